@@ -1,0 +1,33 @@
+"""How a builder's signature becomes its configuration: keyword-only hyper-parameters with their defaults."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedgen.core.contract import Algorithm, Federation, Task
+
+Builder = Callable[..., Algorithm]  # (task, federation, *, hyper-parameters) -> Algorithm
+
+
+def options_of(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The keyword-only parameters of a builder, by name."""
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(builder).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def summary_of(builder: Callable[..., Any]) -> str:
+    """The first line of a builder's docstring."""
+    return (inspect.getdoc(builder) or "").splitlines()[0]
+
+
+def build(
+    builder: Builder, task: Task, federation: Federation, options: Mapping[str, Any]
+) -> tuple[Algorithm, Federation]:
+    """The algorithm with these hyper-parameters, and the federation with those that belong to it overridden."""
+    shared = {k: v for k, v in options.items() if k in Federation._fields}
+    own = {k: v for k, v in options.items() if k not in Federation._fields}
+    federation = federation._replace(**shared)
+    return builder(task, federation, **own), federation

@@ -1,0 +1,224 @@
+"""The configuration of a run: layers of settings, resolved and checked once, written so that it can be repeated.
+
+Layers from weakest to strongest: the defaults in the code, the preset, a TOML file, the command line. A
+layer is flat: `rounds` is a setting of the run, `fedgen.w` one of an algorithm, `model.latent` and
+`partition.min_samples` of the model and the partition. In TOML the latter are tables: `[options.fedgen]`.
+"""
+
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from fedgen.algorithms import ALGORITHMS, options_of
+from fedgen.data.partition import PARTITIONERS
+from fedgen.data.sources import DATASETS
+from fedgen.errors import FedgenError, unknown
+from fedgen.models import MODELS
+from fedgen.presets import DATASET_PRESETS, PRESETS
+
+Layer = Mapping[str, Any]
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+# Settings of the run that one algorithm may have differently: they concern its own training only.
+PER_ALGORITHM = ("lr", "lr_decay", "weight_decay", "weighting", "statistics")
+
+
+class RunConfig(BaseModel):
+    """Everything that decides the result of a run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    preset: str = "paper"
+    algorithms: tuple[str, ...] = ("fedgen", "fedavg")
+    dataset: str = "mnist"
+    model: str = "cnn"
+    partition: str = "dirichlet"
+    alpha: Rate = 0.1
+    users: Positive = 20
+    active: Positive = 10
+    rounds: Positive = 200
+    local_steps: Positive = 20
+    batch_size: Positive = 32
+    share: Literal["all", "predictor"] = "all"
+    lr: Rate = 0.01
+    lr_decay: Rate = 1.0
+    weight_decay: NotNegative = 0.0
+    weighting: Literal["uniform", "samples"] = "uniform"
+    statistics: Literal["averaged", "local"] = "averaged"
+    train_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
+    class_limit: bool = False
+    seeds: Positive = 1
+    seed: Annotated[int, Field(ge=0)] = 0
+    eval_every: Positive = 5
+    evaluate_on: Literal["test", "validation"] = "test"
+    validation: Positive = 5000
+    score: Literal["accuracy", "authors"] = "accuracy"
+    score_users: Positive = 100
+    options: dict[str, dict[str, Any]] = {}
+
+    def of(self, section: str) -> dict[str, Any]:
+        """The options of an algorithm, of the model or of the partition."""
+        return self.options.get(section, {})
+
+    @property
+    def run_seeds(self) -> tuple[int, ...]:
+        """The seeds, one for each repetition."""
+        return tuple(range(self.seed, self.seed + self.seeds))
+
+
+def resolve(*layers: Layer) -> RunConfig:
+    """The complete configuration that these layers (weakest first) give, over the preset they name."""
+    chosen: dict[str, Any] = {}
+    for layer in layers:
+        chosen.update(layer)
+    preset = chosen.get("preset", "paper")
+    if preset not in PRESETS:
+        raise unknown("preset", str(preset), PRESETS)
+    dataset = chosen.get("dataset", "mnist")
+
+    flat: dict[str, Any] = {}
+    for layer in (PRESETS[preset], DATASET_PRESETS.get((preset, dataset), {}), *layers):
+        for key in layer:
+            if key in PER_ALGORITHM:  # said for all, it also replaces what a weaker layer said for one
+                flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}")}
+        flat.update(layer)
+    if "partition.alpha" in flat:  # one setting, two names
+        flat["alpha"] = flat.pop("partition.alpha")
+
+    settings = {key: value for key, value in flat.items() if "." not in key}
+    for key in settings:
+        if key not in RunConfig.model_fields or key == "options":
+            raise unknown("setting", key, set(RunConfig.model_fields) - {"options"})
+    config = _checked(RunConfig, settings, "")
+    for kind, name, valid in (
+        *(("algorithm", name, ALGORITHMS) for name in config.algorithms),
+        ("dataset", config.dataset, DATASETS),
+        ("model", config.model, MODELS),
+        ("partition", config.partition, PARTITIONERS),
+    ):
+        if name not in valid:
+            raise unknown(kind, name, valid)
+    if not config.algorithms:
+        raise FedgenError("no algorithm is given; name at least one with --algorithm")
+    if len(set(config.algorithms)) < len(config.algorithms):
+        raise FedgenError(f"an algorithm is given twice in {', '.join(config.algorithms)}; name each once")
+    if config.active > config.users:
+        raise FedgenError(f"{config.active} active users of {config.users}: active must be at most users")
+
+    sections = {
+        "model": MODELS[config.model],
+        "partition": PARTITIONERS[config.partition],
+        **ALGORITHMS,
+    }
+    given: dict[str, dict[str, Any]] = {}
+    for path, value in flat.items():
+        if "." in path:
+            section, key = path.rsplit(".", 1)
+            if section not in sections:
+                raise unknown("section", section, sections)
+            given.setdefault(section, {})[key] = value
+    used = ("model", "partition", *config.algorithms)
+    options = {section: _options(section, sections[section], given.get(section, {})) for section in given}
+    return config.model_copy(
+        update={"options": {s: options[s] if s in options else _options(s, sections[s], {}) for s in used}}
+    )
+
+
+def _options(section: str, builder: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of a builder: the given ones, checked, and the defaults of its signature."""
+    fields: dict[str, Any] = {
+        name: (_type_of(parameter), parameter.default)
+        for name, parameter in options_of(builder).items()
+        if name not in RunConfig.model_fields  # such as the partition's alpha: a setting of the run
+    }
+    if section in ALGORITHMS:
+        shared = {name: RunConfig.model_fields[name] for name in PER_ALGORITHM if name in given}
+        fields |= {name: (field.rebuild_annotation(), field.default) for name, field in shared.items()}
+    for key in given:
+        if key not in fields:
+            extra = PER_ALGORITHM if section in ALGORITHMS else ()
+            raise unknown(f"option of {section}", key, {*fields, *extra})
+    schema = create_model(section, __config__=ConfigDict(extra="forbid"), **fields)
+    values = _checked(schema, given, f"{section}.").model_dump()
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _type_of(parameter: inspect.Parameter) -> Any:
+    """A parameter's type: floats are finite and not negative, integers not negative unless they say more."""
+    annotation, default = parameter.annotation, parameter.default
+    if get_origin(annotation) is Literal or isinstance(default, bool) or default is None:
+        return annotation
+    if isinstance(default, float):
+        return NotNegative
+    if isinstance(default, int) and annotation is int:
+        return Annotated[int, Field(ge=0)]
+    return annotation
+
+
+def _checked(schema: type[BaseModel], values: Mapping[str, Any], prefix: str) -> Any:
+    try:
+        return schema(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = prefix + ".".join(str(part) for part in first["loc"] if isinstance(part, str))
+        what = first["msg"].replace("Input should be ", "must be ").replace("Input ", "")
+        raise FedgenError(f"{where} {what}, not {first['input']!r}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as a layer."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FedgenError(f"configuration {path} cannot be read: {error}") from error
+    layer = {key: value for key, value in content.items() if key != "options"}
+    options = content.get("options", {})
+    for section, table in options.items() if isinstance(options, dict) else ():
+        if not isinstance(table, dict):
+            raise FedgenError(f"configuration {path}: options.{section} must be a table, as [options.{section}]")
+        layer |= {f"{section}.{key}": value for key, value in table.items()}
+    nested = [key for key, value in layer.items() if isinstance(value, dict)]
+    if nested:
+        raise FedgenError(f"configuration {path}: write [options.{nested[0]}] instead of [{nested[0]}]")
+    return layer
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`key=value` of the command line; the value is read as TOML where it is that, else as a word."""
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise FedgenError(f"--set takes key=value, for example fedgen.beta=1, not '{text}'")
+    try:
+        return key, tomllib.loads(f"v = {value}")["v"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def to_toml(config: RunConfig) -> str:
+    """The resolved configuration as a TOML file; reading it back gives the same configuration."""
+    values = config.model_dump(exclude={"options"})
+    lines = [f"{key} = {_toml_value(value)}" for key, value in values.items()]
+    for section, options in config.options.items():
+        lines += ["", f"[options.{_toml_key(section)}]"]
+        lines += [f"{key} = {_toml_value(value)}" for key, value in options.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_key(name: str) -> str:
+    return name if name.replace("_", "").replace("-", "").isalnum() else f'"{name}"'
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)

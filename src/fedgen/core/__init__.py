@@ -1,0 +1,1 @@
+"""The contract every algorithm fulfils, and the few loops and helpers all of them share."""

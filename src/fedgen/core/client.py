@@ -1,0 +1,79 @@
+"""The one client loop: what a user does in a round, in the simulator and at a real site alike."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedgen.core.contract import Algorithm, Array, Batch, Clock, Federation, Task, Tree
+from fedgen.core.optimise import descend
+from fedgen.core.streams import stream
+from fedgen.core.trees import is_off
+
+
+class Shard(NamedTuple):
+    """A user's data: rows `index[offset : offset + size]` of arrays that may hold other users' rows too."""
+
+    x: Array
+    y: Array
+    index: Array
+    offset: Array
+    size: Array
+
+
+class Trained(NamedTuple):
+    """The outcome of a user's round."""
+
+    upload: Tree
+    client: Tree
+    loss: Array  # mean over the local steps
+
+
+def train_client(
+    algorithm: Algorithm,
+    task: Task,
+    federation: Federation,
+    broadcast: Tree,
+    client: Tree,
+    shard: Shard,
+    round: Array,
+    user: Array,
+    seed: Array,
+) -> Trained:
+    """T steps of mini-batch SGD on the user's own data, drawn with replacement.
+
+    Drawing with replacement is the paper's `(x, y) ~ T_k`; it also gives a user with fewer samples than
+    a batch full batches.
+    """
+    drawn = jax.random.randint(
+        stream(seed, "batches", round, user),
+        (federation.local_steps, federation.batch_size),
+        0,
+        shard.size,
+    )
+    rows = shard.index[shard.offset + drawn]  # [step, batch]
+    local = stream(seed, "local", round, user)
+
+    def loss(params: Tree, memo: Tree, item: tuple[Array, Array]) -> tuple[Array, Tree]:
+        step, row = item
+        batch = Batch(task.prepare(shard.x[row]), shard.y[row])
+        clock = Clock(round, step, jax.random.fold_in(local, step))
+        return algorithm.local_loss(params, memo, batch, broadcast, client, clock)
+
+    params, memo = algorithm.local_start(broadcast, client)
+    optimizer = sgd(federation, round)
+    params, memo, _, losses = descend(
+        loss, params, memo, optimizer, optimizer.init(params), (jnp.arange(federation.local_steps), rows)
+    )
+    upload, client = algorithm.local_finish(params, memo, broadcast, client, shard.size)
+    return Trained(upload, client, jnp.mean(losses))
+
+
+def sgd(federation: Federation, round: Array) -> optax.GradientTransformation:
+    """The clients' optimiser: plain SGD, its rate decayed once per round."""
+    rate = federation.lr * jnp.power(jnp.asarray(federation.lr_decay, jnp.float32), round)
+    step = optax.sgd(rate)
+    if is_off(federation.weight_decay):
+        return step
+    return optax.chain(optax.add_decayed_weights(federation.weight_decay), step)

@@ -1,0 +1,1 @@
+"""Datasets, and how they are divided among users."""

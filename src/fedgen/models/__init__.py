@@ -1,0 +1,9 @@
+"""The paper's networks, and the registry of classifiers by name."""
+
+from collections.abc import Callable
+
+from fedgen.core.contract import Model
+from fedgen.models.classifiers import cnn, mlp
+
+# name -> builder(sample shape, classes, *, options); the first docstring line is what `fedgen list` shows
+MODELS: dict[str, Callable[..., Model]] = {"cnn": cnn, "mlp": mlp}

@@ -1,0 +1,57 @@
+"""The three presets as flat settings: `key` for a run, `algorithm.key` for one algorithm.
+
+`paper` is what the paper says, and the defaults in the code. `reference` is what the authors' released
+code does instead; each line of it can be set alone. `tuned` is the best honest setting we know: values
+chosen on held-out training images (docs/tuning.md), never on the test set.
+"""
+
+from typing import Any
+
+_FEDDISTILL_REFERENCE = {"gamma": 1.0, "reset": False, "unseen_as_zeros": True, "counts_start": 1}
+_FEDGEN_REFERENCE = {
+    "w": 10.0,
+    "w_decay": 0.98,
+    "beta": 10.0,
+    "beta_decay": 0.98,
+    "skip_first_round": True,
+    "stop_after": 20,
+    "noise": "uniform",
+    "labels": "uniform",
+    "counts_start": 1,
+    "teacher": "losses-broadcast",
+    "diversity": "all-pairs",
+    "generator_batch": 32,
+    "generator_lr": 3e-4,
+    "generator_lr_decay": 0.98,
+    "generator_weight_decay": 1e-2,
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "reference": {
+        "lr_decay": 0.99,
+        "weighting": "samples",
+        "statistics": "local",
+        "class_limit": True,
+        "score": "authors",
+        "fedprox.mu": 1.0,
+        "fedprox.weight_decay": 1e-3,
+        **{f"feddistill.{key}": value for key, value in _FEDDISTILL_REFERENCE.items()},
+        **{f"feddistill+.{key}": value for key, value in _FEDDISTILL_REFERENCE.items()},
+        **{f"fedgen.{key}": value for key, value in _FEDGEN_REFERENCE.items()},
+    },
+    "tuned": {},
+}
+
+# What a preset sets differently on some datasets.
+DATASET_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
+    ("paper", "celeba"): {"fedgen.hidden": 128},
+    ("reference", "celeba"): {"fedgen.hidden": 128},
+    ("reference", "emnist"): {"fedgen.beta": 1.0, "fedgen.generator_lr": 1e-4},
+}
+
+DESCRIPTIONS = {
+    "paper": "what the paper's text and tables say (default)",
+    "reference": "what the authors' released code does instead",
+    "tuned": "learning rates and FedGen's weights chosen on held-out training images",
+}

@@ -1,0 +1,1 @@
+"""Running federations on one machine."""

@@ -1,0 +1,109 @@
+"""From counts of recognised samples to the reported numbers: scores per evaluation, results, the table."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Record = dict[str, Any]
+LAST_ROUNDS = 10  # the headline is the mean over the evaluations of these
+
+
+def scores(
+    global_correct: NDArray[Any] | None,
+    local_correct: NDArray[Any] | None,
+    totals: NDArray[Any],
+    seen: NDArray[np.bool_],
+) -> Record:
+    """Accuracies in percent, from counts per class; `seen` [user, class] says which labels a user trained on.
+
+    `accuracy_seen_labels` is the authors' metric: each user is tested on the labels it holds, with its own
+    model where it has one, and the samples of all users are pooled. They give a user a K-th of each
+    label's test samples; counting all of them estimates the same with less noise.
+    """
+    accuracy = users = None
+    if global_correct is not None:
+        accuracy = float(100 * global_correct.sum() / totals.sum())
+    if local_correct is not None:
+        users = float(100 * np.mean(local_correct.sum(axis=1) / totals.sum()))
+    each = local_correct if local_correct is not None else global_correct
+    assert each is not None, "an algorithm predicts globally, locally, or both"
+    restricted = float(100 * np.sum(each * seen) / np.sum(totals * seen))
+    return {"accuracy": accuracy, "accuracy_seen_labels": restricted, "accuracy_users": users}
+
+
+def headline(record: Record) -> float:
+    """The global model's accuracy, or the mean of the users' own models where there is no global one."""
+    value = record["accuracy"] if record["accuracy"] is not None else record["accuracy_users"]
+    return float(value)
+
+
+def result(records: Sequence[Record], rounds: int) -> Record:
+    """The numbers of one algorithm and seed, from its evaluations."""
+    last = [r for r in records if r["round"] > rounds - LAST_ROUNDS]
+
+    def late(key: str) -> float | None:
+        values = [r[key] for r in last if r[key] is not None]
+        return sum(values) / len(values) if values else None
+
+    def best5(values: list[float]) -> float | None:
+        top = sorted(values)[-5:]
+        return sum(top) / len(top) if top else None
+
+    return {
+        "accuracy": late("accuracy"),
+        "accuracy_best5": best5([headline(r) for r in records]),
+        "accuracy_seen_labels": late("accuracy_seen_labels"),
+        "accuracy_seen_labels_best5": best5([r["accuracy_seen_labels"] for r in records]),
+        "accuracy_users": late("accuracy_users"),
+        "curve": [[r["round"], headline(r)] for r in records],
+    }
+
+
+def score_of(row: Record, score: str) -> float | None:
+    """The number of a result that the table compares."""
+    if row.get("diverged_at"):
+        return None
+    if score == "authors":
+        value = row["accuracy_seen_labels_best5"]
+    else:
+        value = row["accuracy"] if row["accuracy"] is not None else row["accuracy_users"]
+    return None if value is None else float(value)
+
+
+def table(results: Sequence[Record], score: str) -> list[Record]:
+    """Mean and standard deviation over seeds, and the paired difference to FedAvg with its 95 % interval."""
+    by_algorithm: dict[str, dict[int, float | None]] = {}
+    for row in results:
+        by_algorithm.setdefault(row["algorithm"], {})[row["seed"]] = score_of(row, score)
+    baseline = by_algorithm.get("fedavg", {})
+    rows = []
+    for algorithm, by_seed in by_algorithm.items():
+        values = [v for v in by_seed.values() if v is not None]
+        pairs = [
+            (value, baseline[seed]) for seed, value in by_seed.items() if value is not None and baseline.get(seed)
+        ]
+        differences = [] if algorithm == "fedavg" else [a - b for a, b in pairs if b is not None]
+        rows.append(
+            {
+                "algorithm": algorithm,
+                "mean": float(np.mean(values)) if values else None,
+                "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+                "diff_to_fedavg": float(np.mean(differences)) if differences else None,
+                "diff_ci95": _interval(differences),
+            }
+        )
+    return rows
+
+
+def _interval(values: Sequence[float]) -> list[float] | None:
+    """The 95 % interval of a mean by Student's t; None with fewer than two values."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t  # slow to import, and needed only here
+
+    half = float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
+    mean = float(np.mean(values))
+    return [mean - half, mean + half]
