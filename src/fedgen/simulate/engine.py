@@ -92,10 +92,10 @@ class Program:
     ) -> None:
         self._configure, self._task, self._active = configure, task, active
         self._users = np.unique(np.linspace(0, inputs.size.shape[1] - 1, score_users).astype(np.int32))
-        self._mesh = Mesh(np.array(jax.devices()), (_AXIS,))
+        self._mesh = _mesh()
         self._one_by_one = jax.default_backend() == "cpu"
         self.batched = batched
-        self.data = self.place(data)
+        self._data = place(data)
 
         def over_runs(f: Callable[..., Tree], mapped: tuple[int | None, ...]) -> Callable[..., Tree]:
             if batched:
@@ -135,21 +135,17 @@ class Program:
             self._evaluate = compiled(self._score, (None, 0, 0), shapes(data), shapes(inputs), state)
         self.traffic = self._measure(inputs)
 
-    def place(self, tree: Tree) -> Tree:
-        """Copy arrays to all devices."""
-        return jax.device_put(tree, NamedSharding(self._mesh, _EVERYWHERE))
-
     def init(self, inputs: Inputs) -> State:
         """The state before the first round."""
-        return self._init(self.data, inputs)  # type: ignore[no-any-return]
+        return self._init(self._data, inputs)  # type: ignore[no-any-return]
 
     def advance(self, inputs: Inputs, state: State, start: int, stop: int) -> State:
         """The state after round `stop`, from the one after round `start`, which is used up."""
-        return self._advance(self.data, inputs, state, np.int32(start), np.int32(stop))  # type: ignore[no-any-return]
+        return self._advance(self._data, inputs, state, np.int32(start), np.int32(stop))  # type: ignore[no-any-return]
 
     def evaluate(self, inputs: Inputs, state: State) -> Correct:
         """Count what the global model and the users' own models get right."""
-        return self._evaluate(self.data, inputs, state)  # type: ignore[no-any-return]
+        return self._evaluate(self._data, inputs, state)  # type: ignore[no-any-return]
 
     @property
     def scored_users(self) -> np.ndarray:
@@ -248,6 +244,15 @@ class Program:
         one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), inputs)
         down, up = jax.eval_shape(wires, one)
         return Traffic(nbytes(down), nbytes(up))
+
+
+def _mesh() -> Mesh:
+    return Mesh(np.array(jax.devices()), (_AXIS,))
+
+
+def place(tree: Tree) -> Tree:
+    """Copy arrays to all devices (those already there are not copied again)."""
+    return jax.device_put(tree, NamedSharding(_mesh(), _EVERYWHERE))
 
 
 def draw_cohort(seed: Array, round: Array, users: int, active: int) -> Array:

@@ -1,0 +1,1 @@
+"""FedGen: data-free knowledge distillation for heterogeneous federated learning, and its baselines, in JAX."""

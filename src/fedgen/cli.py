@@ -1,0 +1,232 @@
+"""The command line: `fedgen run` and `fedgen list`."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedgen.errors import FedgenError
+
+app = typer.Typer(
+    help="FedGen and its baselines: federated learning on heterogeneous data, simulated fast and honestly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one sentence and exit code 2."""
+    try:
+        app()
+    except FedgenError as error:
+        errors.print(f"[red]error:[/red] {error}", markup=True)
+        sys.exit(2)
+
+
+@app.command()
+def run(
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings, such as a run folder's config.toml.")] = None,
+    algorithm: Annotated[list[str] | None, typer.Option(help="An algorithm (see `fedgen list`); give it several times to compare on the same partitions. [fedgen and fedavg]")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper, reference or tuned. [paper]")] = None,
+    dataset: Annotated[str | None, typer.Option(help="A dataset's name. [mnist]")] = None,
+    model: Annotated[str | None, typer.Option(help="cnn or mlp. [cnn]")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet parameter of the partition: the smaller, the more different the users. [0.1]")] = None,
+    users: Annotated[int | None, typer.Option(help="How many users there are. [20]")] = None,
+    active: Annotated[int | None, typer.Option(help="How many of them train in a round. [10]")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds. [200]")] = None,
+    local_steps: Annotated[int | None, typer.Option(help="Mini-batches a user trains on in a round. [20]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples of a mini-batch. [32]")] = None,
+    lr: Annotated[float | None, typer.Option(help="The users' learning rate, for all algorithms. [0.01]")] = None,
+    share: Annotated[str | None, typer.Option(help="all, or predictor: then feature extractors stay with the users. [all]")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many repetitions, each with its own partition. [1]")] = None,
+    seed: Annotated[int | None, typer.Option(help="The first seed. [0]")] = None,
+    eval_every: Annotated[int | None, typer.Option(help="Rounds between evaluations. [5]")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as key=value: fedgen.beta=1, fedavg.lr=0.1, partition.min_samples=2, train_fraction=0.3.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder. [runs/DATE-TIME]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out after an interruption.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
+    checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 10.0,
+) -> None:  # fmt: skip
+    """Run algorithms on one dataset and compare them.
+
+    Without options: FedGen and FedAvg on MNIST at the paper's settings. Results go to a run folder:
+    config.toml, metrics.jsonl, summary.json, curves.png and the trained models.
+    """
+    given: dict[str, Any] = {
+        "algorithms": algorithm or None, "preset": preset, "dataset": dataset, "model": model, "alpha": alpha,
+        "users": users, "active": active, "rounds": rounds, "local_steps": local_steps, "batch_size": batch_size,
+        "lr": lr, "share": share, "seeds": seeds, "seed": seed, "eval_every": eval_every,
+    }  # fmt: skip
+    # JAX takes a second to import: not for --help.
+    from fedgen.config import parse_setting, read_toml, resolve
+    from fedgen.report.figures import learning_curves
+    from fedgen.simulate.devices import use_machine_well
+    from fedgen.simulate.folder import RunFolder
+    from fedgen.simulate.run import Interrupted
+    from fedgen.simulate.run import run as simulate
+
+    layers = [read_toml(config)] if config else []
+    layers.append({key: value for key, value in given.items() if value is not None})
+    layers.append(dict(parse_setting(text) for text in set_ or ()))
+    if resume:
+        if out is None:
+            raise FedgenError("--resume needs --out, the folder of the run to continue")
+        folder = RunFolder.open(out)
+        settings = folder.config()
+        if any(layers):
+            wanted = resolve(read_toml(folder.config_file), *layers)
+            changed = [k for k in type(settings).model_fields if getattr(settings, k) != getattr(wanted, k)]
+            if changed:
+                raise FedgenError(
+                    f"the run in {out} was started with other settings ({', '.join(changed)});"
+                    " resume it without options, or start another in a new folder"
+                )
+    else:
+        settings = resolve(*layers)
+        out = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+        folder = RunFolder.create(out, settings, force=force)
+    use_machine_well()
+    with _Display(settings.rounds, len(settings.algorithms), settings.seeds) as display:
+        try:
+            summary = simulate(settings, folder=folder, watch=display, checkpoint_seconds=checkpoint_every)
+        except Interrupted:
+            display.stop()
+            errors.print(f"interrupted; continue with: fedgen run --resume --out {out}")
+            raise typer.Exit(130) from None
+    learning_curves(summary, out)
+    for row in summary["results"]:
+        if row["diverged_at"]:
+            errors.print(
+                f"[yellow]{row['algorithm']} (seed {row['seed']}) diverged at round {row['diverged_at']}[/yellow]:"
+                " its loss or model is no longer finite; try a smaller --lr"
+            )
+    console.print(_table(summary))
+    console.print(f"Run folder: {out} (summary.json, metrics.jsonl, curves.png)")
+
+
+@app.command("list")
+def list_() -> None:
+    """Show the algorithms, presets, datasets, models and partitions, each with one line."""
+    from fedgen.algorithms import ALGORITHMS
+    from fedgen.algorithms.registry import summary_of
+    from fedgen.data.partition import PARTITIONERS
+    from fedgen.data.sources import DATASETS
+    from fedgen.models import MODELS
+    from fedgen.presets import DESCRIPTIONS
+
+    groups = {
+        "Algorithms": {name: summary_of(builder) for name, builder in ALGORITHMS.items()},
+        "Presets": DESCRIPTIONS,
+        "Datasets": {name: summary_of(builder) for name, builder in DATASETS.items()},
+        "Models": {name: summary_of(builder) for name, builder in MODELS.items()},
+        "Partitions": {name: summary_of(builder) for name, builder in PARTITIONERS.items()},
+    }
+    for title, entries in groups.items():
+        grid = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2))
+        for name, line in entries.items():
+            grid.add_row(name, line)
+        console.print(grid)
+        console.print()
+
+
+class _Display:
+    """The progress bars of a run, and the ear for Ctrl-C."""
+
+    def __init__(self, rounds: int, algorithms: int, seeds: int) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<14}"), BarColumn(), TextColumn("{task.completed:>6.0f}/{task.total:.0f} rounds"),
+            TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
+        )  # fmt: skip
+        self._rounds, self._seeds = rounds, seeds
+        self._bars: dict[str, Any] = {}
+        self._stop = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "_Display":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._heard)
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self._stop:  # asked twice: at once, without a checkpoint
+            raise KeyboardInterrupt
+        self._stop = True
+        self._progress.console.print("stopping after this step; once more to stop at once")
+
+    def compiling(self, algorithm: str) -> None:
+        self._bars[algorithm] = self._progress.add_task(algorithm, total=self._rounds * self._seeds, note="compiling")
+
+    def advanced(self, algorithm: str, seeds: Sequence[int], round: int) -> None:
+        bar = self._bars[algorithm]
+        self._done = getattr(self, "_done", {})
+        self._done[algorithm, tuple(seeds)] = round * len(seeds)
+        total = sum(value for (name, _), value in self._done.items() if name == algorithm)
+        self._progress.update(bar, completed=total)
+
+    def recorded(self, record: dict[str, Any]) -> None:
+        from fedgen.simulate.scores import headline
+
+        note = "diverged" if "diverged_at" in record else f"{headline(record):5.2f} %"
+        self._progress.update(self._bars[record["algorithm"]], note=note)
+
+    def stop_requested(self) -> bool:
+        return self._stop
+
+
+def _table(summary: dict[str, Any]) -> Table:
+    config = summary["config"]
+    score = {
+        "accuracy": "accuracy on the full test set, mean of the last 10 rounds",
+        "authors": "the authors' metric: labels a user trained on, mean of the 5 best rounds",
+    }[config["score"]]
+    table = Table(title=f"{config['dataset']}, preset {config['preset']}: {score}", title_justify="left")
+    table.add_column("algorithm")
+    for column in ("score", "± std", "vs fedavg", "95 % interval", "users' own", "seen labels", "best 5", "MB/round", "s train", "s compile"):
+        table.add_column(column, justify="right")
+    for row in summary["table"]:
+        results = [r for r in summary["results"] if r["algorithm"] == row["algorithm"]]
+
+        def average(key: str, results: list[dict[str, Any]] = results) -> float | None:
+            values = [r[key] for r in results if r[key] is not None]
+            return sum(values) / len(values) if values else None
+
+        first = results[0]
+        interval = row["diff_ci95"]
+        table.add_row(
+            row["algorithm"],
+            _number(row["mean"]),
+            _number(row["std"]),
+            _number(row["diff_to_fedavg"], "+.2f"),
+            f"{interval[0]:+.2f} … {interval[1]:+.2f}" if interval else "–",
+            _number(average("accuracy_users")),
+            _number(average("accuracy_seen_labels")),
+            _number(average("accuracy_best5")),
+            _number((first["bytes_up"] + first["bytes_down"]) / 1e6),
+            _number(sum(r["seconds_train"] for r in results), ".1f"),
+            _number(sum(r["seconds_compile"] for r in results), ".1f"),
+        )
+    return table
+
+
+def _number(value: float | None, form: str = ".2f") -> str:
+    return "–" if value is None else format(value, form)

@@ -1,0 +1,232 @@
+"""Run all algorithms and seeds of a configuration, with records, checkpoints and a summary."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedgen.config import RunConfig
+from fedgen.core.contract import Model
+from fedgen.data.dataset import Dataset
+from fedgen.errors import FedgenError
+from fedgen.simulate.engine import Correct, Inputs, Program, State, place
+from fedgen.simulate.folder import RunFolder
+from fedgen.simulate.scores import Record, result, scores, table
+from fedgen.simulate.setup import Setup, prepare
+
+ROUNDS_PER_CALL = 10  # so that progress shows and an interrupt is heard
+CHECKPOINT_SECONDS = 10.0
+
+
+class Watch:
+    """What a caller may hear of a run while it goes; does nothing by itself."""
+
+    def compiling(self, algorithm: str) -> None:
+        """An algorithm's program is being compiled."""
+
+    def advanced(self, algorithm: str, seeds: Sequence[int], round: int) -> None:
+        """Some runs have reached a round."""
+
+    def recorded(self, record: Record) -> None:
+        """An evaluation was made."""
+
+    def stop_requested(self) -> bool:
+        """Whether the run is to write a checkpoint and end."""
+        return False
+
+
+class Interrupted(Exception):
+    """The run ended early as requested; its checkpoint is written."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """An algorithm and the seeds that are computed together."""
+
+    algorithm: str
+    seeds: tuple[int, ...]
+
+
+@dataclass
+class Progress:
+    """How far a run is; all of it goes into the checkpoint, but for the records, which are in the metrics."""
+
+    job: int = 0
+    round: int = 0
+    timings: list[dict[str, float]] = field(default_factory=list)  # of each job begun: seconds, and bytes of a round
+    records: list[Record] = field(default_factory=list)
+
+
+def run(
+    config: RunConfig,
+    *,
+    dataset: Dataset | None = None,
+    model: Model | None = None,
+    folder: RunFolder | None = None,
+    watch: Watch | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> dict[str, Any]:
+    """Run a configuration and give its summary; with a folder that has a checkpoint, continue there."""
+    return _Runner(prepare(config, dataset, model), folder, watch or Watch(), checkpoint_seconds).run()
+
+
+class _Runner:
+    def __init__(self, setup: Setup, folder: RunFolder | None, watch: Watch, checkpoint_seconds: float) -> None:
+        self.setup, self.config, self.folder, self.watch = setup, setup.config, folder, watch
+        self.checkpoint_seconds = checkpoint_seconds
+        # Seeds batched into one program give a GPU enough to do. On a CPU they gain nothing, and run one by
+        # one their results cannot depend on each other, to the last bit.
+        batched = jax.default_backend() != "cpu"
+        lanes = [self.config.run_seeds] if batched else [(seed,) for seed in self.config.run_seeds]
+        self.batched = batched
+        self.jobs = [Job(algorithm, lane) for algorithm in self.config.algorithms for lane in lanes]
+        self.progress = Progress()
+        self.saved = time.monotonic()
+
+    def run(self) -> dict[str, Any]:
+        program: Program | None = None
+        compiled_for = ""
+        restore = self._resume()
+        for number in range(self.progress.job, len(self.jobs)):
+            job = self.jobs[number]
+            inputs = self.setup.inputs(job.algorithm, job.seeds)
+            if not restore:
+                self.progress.job, self.progress.round = number, 0
+                self.progress.timings.append({"seconds_compile": 0.0, "seconds_train": 0.0})
+            timing = self.progress.timings[number]
+            if program is None or compiled_for != job.algorithm:
+                self.watch.compiling(job.algorithm)
+                start = time.monotonic()
+                program, compiled_for = self.setup.program(job.algorithm, inputs, self.batched), job.algorithm
+                timing["seconds_compile"] += time.monotonic() - start
+            timing["bytes_up"] = program.traffic.up * self.config.active
+            timing["bytes_down"] = program.traffic.down * self.config.active
+            state = program.init(inputs)
+            if restore and self.folder is not None:
+                state, restore = place(self.folder.restore(state)), False
+            self._train(job, program, inputs, state, timing)
+        summary = self._summary()
+        if self.folder is not None:
+            self.folder.write_summary(summary)
+        return summary
+
+    def _train(
+        self, job: Job, program: Program, inputs: Inputs, state: State, timing: dict[str, float]
+    ) -> None:
+        progress, config = self.progress, self.config
+        while progress.round < config.rounds and not np.all(np.asarray(state.diverged)):
+            next_evaluation = (progress.round // config.eval_every + 1) * config.eval_every
+            stop = min(progress.round + ROUNDS_PER_CALL, next_evaluation, config.rounds)
+            start = time.monotonic()
+            state = jax.block_until_ready(program.advance(inputs, state, progress.round, stop))
+            timing["seconds_train"] += time.monotonic() - start
+            progress.round = stop
+            if stop == next_evaluation or stop == config.rounds:
+                self._record(job, program, inputs, state)
+            self.watch.advanced(job.algorithm, job.seeds, stop)
+            if time.monotonic() - self.saved >= self.checkpoint_seconds:
+                self._save(state)
+            if self.watch.stop_requested():
+                self._save(state)
+                raise Interrupted
+        if self.folder is not None:
+            for lane, seed in enumerate(job.seeds):
+                if not state.diverged[lane]:
+                    server = jax.tree.map(lambda a, lane=lane: a[lane], state.server)
+                    self.folder.save_model(job.algorithm, seed, server)
+        progress.round = config.rounds
+        self._save(state)
+
+    def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
+        correct: Correct = jax.device_get(program.evaluate(inputs, state))
+        values: State = jax.device_get(state._replace(server=None, clients=None))
+        for lane, seed in enumerate(job.seeds):
+            record: Record = {"algorithm": job.algorithm, "seed": seed, "round": self.progress.round}
+            if values.diverged[lane]:
+                if any("diverged_at" in r for r in self._records_of(job.algorithm, seed)):
+                    continue  # said already
+                record["diverged_at"] = int(values.diverged[lane])
+            else:
+                one = jax.tree.map(lambda a, lane=lane: a[lane], correct)
+                seen = self.setup.divisions[seed].labels[program.scored_users] > 0
+                record |= scores(one.global_model, one.local_models, self.setup.totals(seed), seen)
+                record["train_loss"] = float(values.loss[lane])
+                record |= {key: float(value[lane]) for key, value in values.metrics.items()}
+            self.progress.records.append(record)
+            if self.folder is not None:
+                self.folder.append(record)
+            self.watch.recorded(record)
+
+    def _records_of(self, algorithm: str, seed: int) -> list[Record]:
+        return [r for r in self.progress.records if r["algorithm"] == algorithm and r["seed"] == seed]
+
+    def _save(self, state: State) -> None:
+        if self.folder is None:
+            return
+        about = {
+            "job": self.progress.job,
+            "round": self.progress.round,
+            "timings": self.progress.timings,
+            "jobs": _described(self.jobs),
+        }
+        self.folder.save(state, about)
+        self.saved = time.monotonic()
+
+    def _resume(self) -> bool:
+        """Go to where the folder's checkpoint is; whether that is within a job, whose state is to be restored."""
+        if self.folder is None:
+            return False
+        about = self.folder.about()
+        if about is None:
+            self.folder.rewind(0)
+            return False
+        if about["jobs"] != _described(self.jobs):
+            raise FedgenError(
+                f"checkpoint {self.folder.checkpoint_file} is of another run, or was written on another kind of"
+                " device (seeds run together on a GPU and apart on a CPU); resume it there"
+            )
+        records = self.folder.rewind(about["metrics_bytes"])
+        self.progress = Progress(about["job"], about["round"], about["timings"], records)
+        if self.progress.round < self.config.rounds:
+            return True
+        self.progress.job += 1
+        return False
+
+    def _summary(self) -> dict[str, Any]:
+        results = []
+        for job, timing in zip(self.jobs, self.progress.timings, strict=True):
+            for seed in job.seeds:
+                records = self._records_of(job.algorithm, seed)
+                diverged = next((r["diverged_at"] for r in records if "diverged_at" in r), None)
+                good = [r for r in records if "diverged_at" not in r]
+                results.append(
+                    {
+                        "algorithm": job.algorithm,
+                        "seed": seed,
+                        "rounds": self.config.rounds if diverged is None else diverged,
+                        "diverged_at": diverged,
+                        **result(good, self.config.rounds),
+                        **timing,  # of all seeds computed together
+                    }
+                )
+        return {
+            "version": version("fedgen"),
+            "config": self.config.model_dump(mode="json"),
+            "device": device(),
+            "results": results,
+            "table": table(results, self.config.score),
+        }
+
+
+def _described(jobs: Sequence[Job]) -> list[list[Any]]:
+    return [[job.algorithm, list(job.seeds)] for job in jobs]
+
+
+def device() -> Mapping[str, Any]:
+    """The devices that JAX uses."""
+    devices = jax.devices()
+    return {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices), "jax": jax.__version__}
