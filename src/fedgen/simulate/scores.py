@@ -82,9 +82,7 @@ def table(results: Sequence[Record], score: str) -> list[Record]:
     rows = []
     for algorithm, by_seed in by_algorithm.items():
         values = [v for v in by_seed.values() if v is not None]
-        pairs = [
-            (value, baseline[seed]) for seed, value in by_seed.items() if value is not None and baseline.get(seed)
-        ]
+        pairs = [(value, baseline[seed]) for seed, value in by_seed.items() if value is not None and baseline.get(seed)]
         differences = [] if algorithm == "fedavg" else [a - b for a, b in pairs if b is not None]
         rows.append(
             {

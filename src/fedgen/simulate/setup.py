@@ -35,11 +35,11 @@ class Setup:
         """The arguments of these runs, stacked."""
         traced, _ = self._options(algorithm)
 
-        def stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
-            return np.stack(rows)
+        def stacked(arrays: Sequence[np.ndarray]) -> Array:
+            return jnp.asarray(np.stack(arrays))
 
         chosen = [self.divisions[seed] for seed in seeds]
-        return place(  # type: ignore[no-any-return]
+        return place(
             Inputs(
                 jnp.stack([jax.random.key(seed) for seed in seeds]),
                 stacked([d.index for d in chosen]),
@@ -47,7 +47,7 @@ class Setup:
                 stacked([d.size for d in chosen]),
                 stacked([d.proxy for d in chosen]),
                 stacked([self.score_rows[seed] for seed in seeds]),
-                {key: np.full(len(seeds), value, np.float32) for key, value in traced.items()},
+                {key: jnp.full(len(seeds), value, jnp.float32) for key, value in traced.items()},
             )
         )
 
@@ -75,6 +75,10 @@ class Setup:
 
     def check(self) -> None:
         """Raise now what building an algorithm would raise later."""
+        try:
+            self.task.latent_size()
+        except (TypeError, ValueError) as error:
+            raise FedgenError(f"the model does not take samples of shape {self.task.sample.shape}: {error}") from error
         for algorithm in self.config.algorithms:
             build(ALGORITHMS[algorithm], self.task, self.federation, self.config.of(algorithm))
 
@@ -143,13 +147,3 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: Model | No
 def normalise(x: Array) -> Array:
     """Stored bytes as (x/255 - 0.5) / 0.5; other numbers as they are."""
     return (x.astype(jnp.float32) / 255 - 0.5) / 0.5 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
-
-
-def check_latent(task: Task) -> None:
-    """Refuse a model of one's own whose parts do not fit together or to the data."""
-    try:
-        task.latent_size()
-    except FedgenError:
-        raise
-    except Exception as error:
-        raise FedgenError(f"the model does not take samples of shape {task.sample.shape}: {error}") from error
