@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 
 import fedgen
+from fedgen.data.sources import DATASETS
 
 RATES = (0.01, 0.03, 0.1, 0.3)
-W = (0.1, 1.0, 10.0)
-BETA = (0.0, 0.1, 1.0, 10.0)
+W = (0.1, 1.0)
+BETA = (0.0, 1.0, 10.0)
 SEEDS, FIRST_SEED = 3, 100
 
 
@@ -28,11 +29,19 @@ def candidates(algorithm: str) -> list[dict[str, float]]:
 
 def main(path: Path, rounds: int = 200) -> None:
     fedgen.use_machine_well()
+    data = DATASETS["mnist"]()
     rows = []
     for algorithm in fedgen.ALGORITHMS:
         for options in candidates(algorithm):
             summary = fedgen.simulate(
-                algorithm, options=options, evaluate_on="validation", seeds=SEEDS, seed=FIRST_SEED, rounds=rounds
+                algorithm,
+                data=data,
+                options=options,
+                evaluate_on="validation",
+                seeds=SEEDS,
+                seed=FIRST_SEED,
+                rounds=rounds,
+                eval_every=10,
             )
             (row,) = summary["table"]
             rows.append({"algorithm": algorithm, "options": options, "mean": row["mean"], "std": row["std"]})

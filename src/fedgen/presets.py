@@ -40,7 +40,17 @@ PRESETS: dict[str, dict[str, Any]] = {
         **{f"feddistill+.{key}": value for key, value in _FEDDISTILL_REFERENCE.items()},
         **{f"fedgen.{key}": value for key, value in _FEDGEN_REFERENCE.items()},
     },
-    "tuned": {},
+    "tuned": {
+        "fedavg.lr": 0.1,
+        "fedprox.lr": 0.1,
+        "fedensemble.lr": 0.1,
+        "feddistill.lr": 0.1,
+        "feddistill+.lr": 0.1,
+        "feddfusion.lr": 0.1,
+        "fedgen.lr": 0.03,
+        "fedgen.w": 0.1,
+        "fedgen.beta": 10.0,
+    },
 }
 
 # What a preset sets differently on some datasets.

@@ -205,7 +205,10 @@ class Program:
         predict_global, predict_local = algorithm.predict_global, algorithm.predict_local
         # Whatever the round, a broadcast carries the same model.
         broadcast = algorithm.broadcast(state.server, jnp.zeros((), jnp.int32))
-        models = jax.tree.map(lambda a: a[self._users], state.clients)
+
+        def predict_of(user: Array, x: Array) -> Array:
+            client = jax.tree.map(lambda a: a[user], state.clients)
+            return predict_local(broadcast, client, x)  # type: ignore[misc]
 
         samples, devices = inputs.score.shape[0], self._mesh.size
         chunk = min(EVALUATION_CHUNK, -(-samples // devices))
@@ -223,7 +226,7 @@ class Program:
 
             return Correct(
                 predict_global and right(predict_global(state.server, x)),
-                predict_local and lax.map(lambda client: right(predict_local(broadcast, client, x)), models),
+                predict_local and lax.map(lambda user: right(predict_of(user, x)), jnp.asarray(self._users)),
             )
 
         counted = lax.map(count, positions)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedgen.config import RunConfig
+from fedgen.config import RunConfig, to_toml
 from fedgen.core.contract import Model
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
@@ -153,6 +153,7 @@ class _Runner:
             "job": self.progress.job,
             "round": self.progress.round,
             "timings": self.progress.timings,
+            "config": to_toml(self.config),
             "jobs": _described(self.jobs),
         }
         self.folder.save(state, about)
@@ -166,10 +167,12 @@ class _Runner:
         if about is None:
             self.folder.rewind(0)
             return False
+        file = self.folder.checkpoint_file
+        if about["config"] != to_toml(self.config):
+            raise FedgenError(f"checkpoint {file} is of another run; delete it to start anew")
         if about["jobs"] != _described(self.jobs):
             raise FedgenError(
-                f"checkpoint {self.folder.checkpoint_file} is of another run, or was written on another kind of"
-                " device (seeds run together on a GPU and apart on a CPU); resume it there"
+                f"checkpoint {file} was written on a GPU and this is a CPU, or the reverse; resume it there"
             )
         records = self.folder.rewind(about["metrics_bytes"])
         self.progress = Progress(about["job"], about["round"], about["timings"], records)

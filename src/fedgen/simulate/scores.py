@@ -74,16 +74,19 @@ def score_of(row: Record, score: str) -> float | None:
 
 
 def table(results: Sequence[Record], score: str) -> list[Record]:
-    """Mean and standard deviation over seeds, and the paired difference to FedAvg with its 95 % interval."""
+    """Mean and standard deviation over seeds, and the paired difference to FedAvg with its 95 % interval.
+
+    An algorithm of which a seed diverged has no mean: that of the seeds that survived would flatter it.
+    """
     by_algorithm: dict[str, dict[int, float | None]] = {}
     for row in results:
         by_algorithm.setdefault(row["algorithm"], {})[row["seed"]] = score_of(row, score)
     baseline = by_algorithm.get("fedavg", {})
     rows = []
     for algorithm, by_seed in by_algorithm.items():
-        values = [v for v in by_seed.values() if v is not None]
-        pairs = [(value, baseline[seed]) for seed, value in by_seed.items() if value is not None and baseline.get(seed)]
-        differences = [] if algorithm == "fedavg" else [a - b for a, b in pairs if b is not None]
+        values = _complete(list(by_seed.values()))
+        against = _complete([baseline.get(seed) for seed in by_seed]) if algorithm != "fedavg" else []
+        differences = [a - b for a, b in zip(values, against, strict=True)] if values and against else []
         rows.append(
             {
                 "algorithm": algorithm,
@@ -94,6 +97,12 @@ def table(results: Sequence[Record], score: str) -> list[Record]:
             }
         )
     return rows
+
+
+def _complete(values: Sequence[float | None]) -> list[float]:
+    """The values if all are there, else none of them."""
+    present = [value for value in values if value is not None]
+    return present if len(present) == len(values) else []
 
 
 def _interval(values: Sequence[float]) -> list[float] | None:

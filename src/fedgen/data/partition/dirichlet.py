@@ -15,12 +15,13 @@ def dirichlet(
     *,
     alpha: float = 0.1,
     min_samples: int = 10,
-    cap: bool = True,
+    cap: float = 2.0,
 ) -> list[NDArray[np.int64]]:
     """Each label over the users by Dir(alpha); smaller alpha, more different users.
 
-    With `cap`, a user that already holds its fair share (samples / users) gets nothing of the labels still
-    to come. A user left with fewer than `min_samples` is then given samples of the largest ones.
+    A user that already holds `cap` times its fair share (samples / users) gets nothing of the labels still to
+    come; 0 means no cap. The authors' code has one too: a K-th of half the training set, of which it gives out
+    half. A user left with fewer than `min_samples` is then given samples of the largest ones.
     """
     if not alpha > 0 or not np.isfinite(alpha):
         raise FedgenError(f"alpha must be a positive number, not {alpha}")
@@ -39,7 +40,7 @@ def dirichlet(
         rows = rng.permutation(np.flatnonzero(labels == label))
         proportions = rng.dirichlet(np.full(users, alpha))
         if cap:
-            open_users = sizes < len(labels) / users
+            open_users = sizes < cap * len(labels) / users
             proportions = np.where(open_users, proportions, 0)
             if not proportions.sum() > 0:
                 proportions = open_users.astype(float)
