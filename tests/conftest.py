@@ -3,11 +3,10 @@
 import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUM_CPU_DEVICES"] = "2"
 
 import jax
 import pytest
-
-jax.config.update("jax_num_cpu_devices", 2)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,113 @@
+"""The command line as a user meets it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedgen.algorithms import ALGORITHMS
+from fedgen.cli import main
+
+TINY = [
+    "--model", "mlp", "--users", "4", "--active", "2", "--rounds", "2", "--local-steps", "1", "--batch-size", "4",
+    "--eval-every", "1", "--set", "model.hidden=4", "--set", "model.latent=3",
+]  # fmt: skip
+
+
+def _fedgen(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.setattr(sys, "argv", ["fedgen", *map(str, arguments)])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_run_leaves_a_complete_folder_and_shows_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert _fedgen(monkeypatch, "run", *TINY, "--algorithm", "fedavg", "--out", out) == 0
+    for name in ("config.toml", "metrics.jsonl", "summary.json", "checkpoint.safetensors", "curves.png", "curves.svg"):
+        assert (out / name).stat().st_size > 0, name
+    shown = capsys.readouterr().out
+    summary = json.loads((out / "summary.json").read_text())
+    assert f"{summary['table'][0]['mean']:.2f}" in shown
+    assert "fedavg" in shown
+
+    before = (out / "metrics.jsonl").read_bytes()
+    assert _fedgen(monkeypatch, "run", *TINY, "--algorithm", "fedavg", "--out", out) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert (out / "metrics.jsonl").read_bytes() == before
+
+    assert _fedgen(monkeypatch, "run", "--config", out / "config.toml", "--out", tmp_path / "again") == 0
+    assert (tmp_path / "again/metrics.jsonl").read_bytes() == before
+
+    assert _fedgen(monkeypatch, "run", "--resume", "--out", out, "--rounds", "5") == 2
+    assert "other settings (rounds)" in capsys.readouterr().err
+    assert _fedgen(monkeypatch, "run", "--resume", "--out", out) == 0  # nothing is left to do
+    assert (out / "metrics.jsonl").read_bytes() == before
+
+    checkpoint = out / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-9])
+    assert _fedgen(monkeypatch, "run", "--resume", "--out", out) == 2
+    assert "damaged" in capsys.readouterr().err
+
+    assert _fedgen(monkeypatch, "run", *TINY, "--algorithm", "fedavg", "--out", out, "--force") == 0
+    assert (out / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--algorithm", "fedgn"], "did you mean 'fedgen'?"),
+        (["--preset", "papers"], "did you mean 'paper'?"),
+        (["--dataset", "mnits"], "mnits"),
+        (["--set", "fedgen.bta=1"], "did you mean 'beta'?"),
+        (["--set", "fedgen.beta"], "key=value"),
+        (["--active", "30"], "at most users"),
+        (["--users", "0"], "users must be"),
+        (["--rounds", "-1"], "rounds must be"),
+        (["--alpha", "0"], "alpha must be"),
+        (["--lr", "nan"], "finite"),
+        (["--users", "20000"], "cannot give each of 20000 users at least 10"),
+        (["--share", "predictor", "--algorithm", "fedensemble"], "--share all"),
+        (["--algorithm", "feddfusion", "--set", "train_fraction=1.0"], "no user holds"),
+        (["--resume"], "--out"),
+        (["--config", "absent.toml"], "cannot be read"),
+    ],
+)
+def test_bad_input_is_one_sentence_code_2_and_leaves_nothing(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _fedgen(monkeypatch, "run", *arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ")
+    assert message in error
+    assert "\n" not in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_unwritable_and_foreign_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert _fedgen(monkeypatch, "run", *TINY, "--out", tmp_path / "file" / "run") == 2
+    assert "cannot be written" in capsys.readouterr().err
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("precious")
+    assert _fedgen(monkeypatch, "run", *TINY, "--out", tmp_path / "mine", "--force") == 2
+    assert "not the folder of a run" in capsys.readouterr().err
+    assert (tmp_path / "mine/thesis.tex").read_text() == "precious"
+
+
+def test_list_names_everything(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _fedgen(monkeypatch, "list") == 0
+    shown = capsys.readouterr().out
+    for name in (*ALGORITHMS, "paper", "reference", "tuned", "mnist", "cnn", "mlp", "dirichlet"):
+        assert name in shown
