@@ -102,9 +102,10 @@ def run(
     else:
         settings = resolve(*layers)
         out = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    data = load_dataset(settings)  # before the folder is made, and before the display: decoding has a bar of its own
+    if not resume:
         folder = RunFolder.create(out, settings, force=force)
     use_machine_well()
-    data = load_dataset(settings)  # before the display: decoding images has a progress bar of its own
     with _Display(settings.rounds, len(settings.algorithms), settings.seeds) as display:
         try:
             summary = simulate(settings, dataset=data, folder=folder, watch=display, checkpoint_seconds=checkpoint_every)

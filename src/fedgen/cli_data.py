@@ -48,9 +48,9 @@ def show(
         data = data or load_dataset(config)
         counts = divide_all(config, data)[config.seed].labels
         by_alpha = "alpha" in _options_of(config.partition)
-        title = f"α = {config.alpha:g}" if by_alpha else config.partition
+        title = f"{config.partition}, α = {config.alpha:g}" if by_alpha else config.partition
         panels[title] = counts
-        console.print(_table(f"{config.dataset}, {config.partition}, {title}, seed {config.seed}", counts))
+        console.print(_table(f"{config.dataset}, {title}, seed {config.seed}", counts))
     try:
         out.mkdir(parents=True, exist_ok=True)
         paths = bubbles(panels, out, f"partition-{Path(dataset).stem}")

@@ -27,6 +27,7 @@ def bubbles(panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str) ->
         axes.grid(alpha=0.2)
         axes.set_axisbelow(True)
     all_axes[0].set_ylabel("label")
+    figure.suptitle(f"area: samples; the largest bubble is {largest:,}", fontsize="small")
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
     for path in paths:
         figure.savefig(path, dpi=150)
