@@ -1,1 +1,27 @@
 """FedGen: data-free knowledge distillation for heterogeneous federated learning, and its baselines, in JAX."""
+
+from fedgen.algorithms import ALGORITHMS
+from fedgen.core.contract import Algorithm, Batch, Clock, Federation, Model, Params, Round, Task
+from fedgen.data.dataset import Dataset, from_arrays
+from fedgen.errors import FedgenError
+from fedgen.library import simulate
+from fedgen.simulate.devices import use_machine_well
+from fedgen.version import __version__
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Batch",
+    "Clock",
+    "Dataset",
+    "Federation",
+    "FedgenError",
+    "Model",
+    "Params",
+    "Round",
+    "Task",
+    "__version__",
+    "from_arrays",
+    "simulate",
+    "use_machine_well",
+]

@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -13,8 +13,23 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedgen.algorithms import ALGORITHMS
+from fedgen.algorithms.registry import summary_of
 from fedgen.cli_data import app as data_app
+from fedgen.config import parse_setting, read_toml, resolve
+from fedgen.data.partition import PARTITIONERS
+from fedgen.data.sources import DATASETS
 from fedgen.errors import FedgenError
+from fedgen.models import MODELS
+from fedgen.presets import DESCRIPTIONS
+from fedgen.report.figures import learning_curves
+from fedgen.simulate.devices import use_machine_well
+from fedgen.simulate.folder import RunFolder
+from fedgen.simulate.run import Interrupted
+from fedgen.simulate.run import run as simulate
+from fedgen.simulate.scores import headline
+from fedgen.simulate.setup import load_dataset
+from fedgen.simulate.watch import Watch
 
 app = typer.Typer(
     help="FedGen and its baselines: federated learning on heterogeneous data, simulated fast and honestly.",
@@ -23,6 +38,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+Row = dict[str, Any]
+Rows = list[Row]
+
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -74,15 +92,6 @@ def run(
         "users": users, "active": active, "rounds": rounds, "local_steps": local_steps, "batch_size": batch_size,
         "lr": lr, "share": share, "seeds": seeds, "seed": seed, "eval_every": eval_every,
     }  # fmt: skip
-    # JAX takes a second to import: not for --help.
-    from fedgen.config import parse_setting, read_toml, resolve
-    from fedgen.report.figures import learning_curves
-    from fedgen.simulate.devices import use_machine_well
-    from fedgen.simulate.folder import RunFolder
-    from fedgen.simulate.run import Interrupted
-    from fedgen.simulate.run import run as simulate
-    from fedgen.simulate.setup import load_dataset
-
     layers = [read_toml(config)] if config else []
     layers.append({key: value for key, value in given.items() if value is not None})
     layers.append(dict(parse_setting(text) for text in set_ or ()))
@@ -106,7 +115,7 @@ def run(
     if not resume:
         folder = RunFolder.create(out, settings, force=force)
     use_machine_well()
-    with _Display(settings.rounds, len(settings.algorithms), settings.seeds) as display:
+    with _Display(settings.rounds, settings.seeds) as display:
         try:
             summary = simulate(settings, dataset=data, folder=folder, watch=display, checkpoint_seconds=checkpoint_every)
         except Interrupted:
@@ -127,13 +136,6 @@ def run(
 @app.command("list")
 def list_() -> None:
     """Show the algorithms, presets, datasets, models and partitions, each with one line."""
-    from fedgen.algorithms import ALGORITHMS
-    from fedgen.algorithms.registry import summary_of
-    from fedgen.data.partition import PARTITIONERS
-    from fedgen.data.sources import DATASETS
-    from fedgen.models import MODELS
-    from fedgen.presets import DESCRIPTIONS
-
     groups = {
         "Algorithms": {name: summary_of(builder) for name, builder in ALGORITHMS.items()},
         "Presets": DESCRIPTIONS,
@@ -149,16 +151,17 @@ def list_() -> None:
         console.print()
 
 
-class _Display:
+class _Display(Watch):
     """The progress bars of a run, and the ear for Ctrl-C."""
 
-    def __init__(self, rounds: int, algorithms: int, seeds: int) -> None:
+    def __init__(self, rounds: int, seeds: int) -> None:
         self._progress = Progress(
             TextColumn("{task.description:<14}"), BarColumn(), TextColumn("{task.completed:>6.0f}/{task.total:.0f} rounds"),
             TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
         )  # fmt: skip
         self._rounds, self._seeds = rounds, seeds
         self._bars: dict[str, Any] = {}
+        self._done: dict[tuple[str | int, ...], int] = {}
         self._stop = False
         self._previous: dict[int, Any] = {}
 
@@ -187,14 +190,11 @@ class _Display:
 
     def advanced(self, algorithm: str, seeds: Sequence[int], round: int) -> None:
         bar = self._bars[algorithm]
-        self._done = getattr(self, "_done", {})
-        self._done[algorithm, tuple(seeds)] = round * len(seeds)
-        total = sum(value for (name, _), value in self._done.items() if name == algorithm)
+        self._done[algorithm, *seeds] = round * len(seeds)
+        total = sum(value for (name, *_), value in self._done.items() if name == algorithm)
         self._progress.update(bar, completed=total)
 
-    def recorded(self, record: dict[str, Any]) -> None:
-        from fedgen.simulate.scores import headline
-
+    def recorded(self, record: Row) -> None:
         note = "diverged" if "diverged_at" in record else f"{headline(record):5.2f} %"
         self._progress.update(self._bars[record["algorithm"]], note=note)
 
@@ -202,7 +202,7 @@ class _Display:
         return self._stop
 
 
-def _table(summary: dict[str, Any]) -> Table:
+def _table(summary: Row) -> Table:
     config = summary["config"]
     score = {
         "accuracy": "accuracy on the full test set, mean of the last 10 rounds",
@@ -210,33 +210,39 @@ def _table(summary: dict[str, Any]) -> Table:
         "seen": "accuracy on the labels a user trained on, mean of the last 10 rounds",
         "matching": "accuracy on each user's own label distribution, mean of the last 10 rounds",
     }[config["score"]]
-    table = Table(title=f"{config['dataset']}, preset {config['preset']}: {score}", title_justify="left")
-    table.add_column("algorithm")
-    for column in ("score", "± std", "vs fedavg", "95 % interval", "users' own", "seen labels", "best 5", "MB/round", "s train", "s compile"):
-        table.add_column(column, justify="right")
-    for row in summary["table"]:
-        results = [r for r in summary["results"] if r["algorithm"] == row["algorithm"]]
-
-        def average(key: str, results: list[dict[str, Any]] = results) -> float | None:
-            values = [r[key] for r in results if r[key] is not None]
-            return sum(values) / len(values) if values else None
-
-        first = results[0]
-        interval = row["diff_ci95"]
-        table.add_row(
+    columns: dict[str, Callable[[Row, Rows], str]] = {
+        "score": lambda row, _: _number(row["mean"]),
+        "± std": lambda row, _: _number(row["std"]),
+        "vs fedavg": lambda row, _: _number(row["diff_to_fedavg"], "+.2f"),
+        "95 % interval": lambda row, _: "{:+.2f} … {:+.2f}".format(*row["diff_ci95"]) if row["diff_ci95"] else "–",
+        "users' own": lambda _, results: _number(_average(results, "accuracy_users")),
+        "seen labels": lambda _, results: _number(_average(results, "accuracy_seen_labels")),
+        "MB/round": lambda _, results: _number((results[0]["bytes_up"] + results[0]["bytes_down"]) / 1e6),
+        "train s": lambda _, results: _number(sum(r["seconds_train"] for r in results), ".0f"),
+    }
+    table = Table(
+        title=f"{config['dataset']}, alpha {config['alpha']:g}, preset {config['preset']}\n{score}",
+        title_justify="left",
+    )
+    table.add_column("algorithm", no_wrap=True)
+    rows = [
+        (
             row["algorithm"],
-            _number(row["mean"]),
-            _number(row["std"]),
-            _number(row["diff_to_fedavg"], "+.2f"),
-            f"{interval[0]:+.2f} … {interval[1]:+.2f}" if interval else "–",
-            _number(average("accuracy_users")),
-            _number(average("accuracy_seen_labels")),
-            _number(average("accuracy_best5")),
-            _number((first["bytes_up"] + first["bytes_down"]) / 1e6),
-            _number(sum(r["seconds_train"] for r in results), ".1f"),
-            _number(sum(r["seconds_compile"] for r in results), ".1f"),
+            [f(row, [r for r in summary["results"] if r["algorithm"] == row["algorithm"]]) for f in columns.values()],
         )
+        for row in summary["table"]
+    ]
+    shown = [i for i in range(len(columns)) if any(cells[i] != "–" for _, cells in rows)]  # no empty columns
+    for i in shown:
+        table.add_column(list(columns)[i], justify="right", no_wrap=True)
+    for algorithm, cells in rows:
+        table.add_row(algorithm, *(cells[i] for i in shown))
     return table
+
+
+def _average(results: Rows, key: str) -> float | None:
+    values = [r[key] for r in results if r[key] is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _number(value: float | None, form: str = ".2f") -> str:

@@ -3,11 +3,22 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from fedgen.algorithms import options_of
+from fedgen.config import parse_setting, resolve
+from fedgen.data.describe import describe
+from fedgen.data.download import download as fetch
+from fedgen.data.locate import download_folder
+from fedgen.data.partition import PARTITIONERS
+from fedgen.data.sources import DATASETS, OFFERS
 from fedgen.errors import FedgenError, unknown
+from fedgen.report.partitions import bubbles
+from fedgen.simulate.setup import divide_all, load_dataset
 
 app = typer.Typer(help="Look at how data is divided, and fetch datasets.", no_args_is_help=True)
 console = Console(highlight=False)
@@ -27,11 +38,6 @@ def show(
     out: Annotated[Path, typer.Option(help="The folder for the figure.")] = Path(),
 ) -> None:  # fmt: skip
     """Show how a partition divides the data: a table of the users, and the paper's bubble figure as PNG and SVG."""
-    # JAX takes a second to import: not for --help.
-    from fedgen.config import parse_setting, resolve
-    from fedgen.report.partitions import bubbles
-    from fedgen.simulate.setup import divide_all, load_dataset
-
     given: dict[str, Any] = {
         "dataset": dataset, "data_dir": data_dir, "partition": partition, "users": users, "seed": seed,
         "partition_file": partition_file, "seeds": 1, "active": 1,
@@ -47,7 +53,7 @@ def show(
         config = resolve({**settings, **({} if value is None else {"alpha": value})})
         data = data or load_dataset(config)
         counts = divide_all(config, data)[config.seed].labels
-        by_alpha = "alpha" in _options_of(config.partition)
+        by_alpha = "alpha" in options_of(PARTITIONERS[config.partition])
         title = f"{config.partition}, α = {config.alpha:g}" if by_alpha else config.partition
         panels[title] = counts
         console.print(_table(f"{config.dataset}, {title}, seed {config.seed}", counts))
@@ -65,30 +71,17 @@ def download(
     data_dir: Annotated[Path | None, typer.Option(help="Where to put the files. [$FEDGEN_DATA, or the user's cache]")] = None,
 ) -> None:  # fmt: skip
     """Fetch a dataset from its official place, with checksums."""
-    from fedgen.data import download as downloads
-    from fedgen.data.locate import download_folder
-    from fedgen.data.sources import DATASETS, OFFERS
-
     if name not in DATASETS:
         raise unknown("dataset", name, OFFERS)
     if name not in OFFERS:
         console.print(f"{name} comes with the package; there is nothing to download.")
         return
     folder = download_folder(name, str(data_dir or ""))
-    paths = downloads.download(OFFERS[name], folder)
+    paths = fetch(OFFERS[name], folder)
     console.print(f"{name}: {len(paths)} files in {folder}; use it with --dataset {name}")
 
 
-def _options_of(partition: str) -> dict[str, Any]:
-    from fedgen.algorithms import options_of
-    from fedgen.data.partition import PARTITIONERS
-
-    return options_of(PARTITIONERS[partition])
-
-
-def _table(title: str, counts: Any) -> Table:
-    from fedgen.data.describe import describe
-
+def _table(title: str, counts: NDArray[np.int64]) -> Table:
     users = describe(counts)
     table = Table(title=title, title_justify="left", show_footer=True)
     table.add_column("user", "mean", justify="right")

@@ -7,7 +7,7 @@ layer is flat: `rounds` is a setting of the run, `fedgen.w` one of an algorithm,
 
 import inspect
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
 
@@ -76,8 +76,11 @@ class RunConfig(BaseModel):
         return tuple(range(self.seed, self.seed + self.seeds))
 
 
-def resolve(*layers: Layer) -> RunConfig:
-    """The complete configuration that these layers (weakest first) give, over the preset they name."""
+def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
+    """The complete configuration that these layers (weakest first) give, over the preset they name.
+
+    `own` names what the caller brings himself ("dataset", "model"): their names need not be known here.
+    """
     chosen: dict[str, Any] = {}
     for layer in layers:
         chosen.update(layer)
@@ -100,15 +103,16 @@ def resolve(*layers: Layer) -> RunConfig:
         if key not in RunConfig.model_fields or key == "options":
             raise unknown("setting", key, set(RunConfig.model_fields) - {"options"})
     config = _checked(RunConfig, settings, "")
-    load_dataset = loader_of(config.dataset)
-    if (own := own_path(config.dataset)) is not None:
-        config = config.model_copy(update={"dataset": str(own)})
-    for kind, name, valid in (
+    load_dataset = _no_options if "dataset" in own else loader_of(config.dataset)
+    if load_dataset is not _no_options and (place := own_path(config.dataset)) is not None:
+        config = config.model_copy(update={"dataset": str(place)})  # so that the run can be repeated from elsewhere
+    names: list[tuple[str, str, Mapping[str, Any]]] = [
         *(("algorithm", name, ALGORITHMS) for name in config.algorithms),
         ("model", config.model, MODELS),
         ("partition", config.partition, PARTITIONERS),
-    ):
-        if name not in valid:
+    ]
+    for kind, name, valid in names:
+        if name not in valid and kind not in own:
             raise unknown(kind, name, valid)
     if not config.algorithms:
         raise FedgenError("no algorithm is given; name at least one with --algorithm")
@@ -119,7 +123,7 @@ def resolve(*layers: Layer) -> RunConfig:
 
     sections = {
         "dataset": load_dataset,
-        "model": MODELS[config.model],
+        "model": MODELS.get(config.model, _no_options),
         "partition": PARTITIONERS[config.partition],
         **ALGORITHMS,
     }
@@ -135,6 +139,10 @@ def resolve(*layers: Layer) -> RunConfig:
     return config.model_copy(
         update={"options": {s: options[s] if s in options else _options(s, sections[s], {}) for s in used}}
     )
+
+
+def _no_options() -> None:
+    """Stands in for a dataset or a model of the caller's own."""
 
 
 def _options(section: str, builder: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from fedgen.core.streams import stream
 from fedgen.errors import FedgenError
 
 
-
 def feddfusion(
     task: Task,
     federation: Federation,
@@ -36,9 +35,7 @@ def feddfusion(
         )
     model = task.model
 
-    def server_update(
-        server: Server, uploads: Upload, round: Round
-    ) -> tuple[Server, dict[str, Array]]:
+    def server_update(server: Server, uploads: Upload, round: Round) -> tuple[Server, dict[str, Array]]:
         average, metrics = base.server_update(server, uploads, round)
 
         def loss(params: Params, statistics: Tree, key: Array) -> tuple[Array, Tree]:

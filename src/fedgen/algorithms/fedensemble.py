@@ -21,9 +21,7 @@ class Server(NamedTuple):
     member: Array  # [user] 1.0 where the model takes part in the ensemble
 
 
-def fedensemble(
-    task: Task, federation: Federation, *, members: Literal["all", "active"] = "all"
-) -> Algorithm:
+def fedensemble(task: Task, federation: Federation, *, members: Literal["all", "active"] = "all") -> Algorithm:
     """Train as FedAvg; predict with the mean logits of all users' last models (or the last cohort's)."""
     if federation.share != "all":
         raise FedgenError("fedensemble combines whole models, so it needs --share all")
@@ -34,7 +32,8 @@ def fedensemble(
         per_user = jax.tree.map(
             lambda a: jnp.zeros((federation.users, *a.shape), a.dtype), (initial.params, initial.statistics)
         )
-        return Server(initial, *per_user, member=jnp.zeros(federation.users))
+        params, statistics = per_user
+        return Server(initial, params, statistics, jnp.zeros(federation.users))
 
     def server_update(server: Server, uploads: Upload, round: Round) -> tuple[Server, dict[str, Array]]:
         average, metrics = base.server_update(server.base, uploads, round)

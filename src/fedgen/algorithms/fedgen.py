@@ -143,7 +143,7 @@ def fedgen(
 
         keys = jax.random.split(stream(round.key, "generator"), generator_steps)
         params, statistics, state, losses = descend(
-            loss, server.generator.params, server.generator.statistics, optimizer(round.index), server.optimizer, keys
+            loss, server.generator.params, server.generator.statistics, optimizer(round.number), server.optimizer, keys
         )
         metrics = {**metrics, "generator_loss": jnp.mean(losses)}
         return Server(average, Generator(params, statistics), state, prior), metrics

@@ -17,9 +17,7 @@ def fedprox(task: Task, federation: Federation, *, mu: Scalar = 0.1) -> Algorith
         loss, memo = base.local_loss(params, memo, batch, received, client, clock)
         # A part that is not shared has no received value to stay near to.
         distances = [
-            squared_distance(now, then)
-            for now, then in zip(params, received.params, strict=True)
-            if then is not None
+            squared_distance(now, then) for now, then in zip(params, received.params, strict=True) if then is not None
         ]
         return loss + 0.5 * mu * sum(distances), memo
 

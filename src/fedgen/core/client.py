@@ -13,11 +13,11 @@ from fedgen.core.trees import is_off
 
 
 class Shard(NamedTuple):
-    """A user's data: rows `index[offset : offset + size]` of arrays that may hold other users' rows too."""
+    """A user's data: the samples `rows[offset : offset + size]` of arrays that may hold other users' samples too."""
 
     x: Array
     y: Array
-    index: Array
+    rows: Array
     offset: Array
     size: Array
 
@@ -52,7 +52,7 @@ def train_client(
         0,
         shard.size,
     )
-    rows = shard.index[shard.offset + drawn]  # [step, batch]
+    rows = shard.rows[shard.offset + drawn]  # [step, batch]
     local = stream(seed, "local", round, user)
 
     def loss(params: Tree, memo: Tree, item: tuple[Array, Array]) -> tuple[Array, Tree]:

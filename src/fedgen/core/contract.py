@@ -90,7 +90,7 @@ class Clock(NamedTuple):
 class Round(NamedTuple):
     """What the server knows when it updates, apart from the uploads."""
 
-    index: Array  # 0 in the first round
+    number: Array  # 0 in the first round
     cohort: Array  # [active] user numbers, in the order of the uploads
     key: Array
     proxy: Callable[[Array, int], Array]  # (key, n) -> n unlabelled samples of the server's own

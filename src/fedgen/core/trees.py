@@ -52,9 +52,7 @@ def squared_distance(a: Tree, b: Tree) -> Array:
 
 def all_finite(tree: Tree) -> Array:
     """Whether no floating-point leaf holds a NaN or an infinity."""
-    checks = [
-        jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.floating)
-    ]
+    checks = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.floating)]
     return jnp.all(jnp.stack(checks)) if checks else jnp.array(True)
 
 

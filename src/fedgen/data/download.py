@@ -43,9 +43,7 @@ def download(offer: Offer, folder: Path, *, progress: bool = True) -> list[Path]
 
 def by_hand(offer: Offer, folder: Path) -> str:
     """What to do where the network cannot be used."""
-    names = ", ".join(
-        f"{remote.name} (unpacked)" if remote.members else remote.name for remote in offer.files
-    )
+    names = ", ".join(f"{remote.name} (unpacked)" if remote.members else remote.name for remote in offer.files)
     return f"get {names} from {offer.page} by hand and put it into {folder}"
 
 
@@ -73,9 +71,7 @@ def _retrieve(remote: Remote, page: str, folder: Path, bar: Progress) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return Path(
-            pooch.retrieve(
-                remote.url, f"md5:{remote.md5}", remote.name, folder, progressbar=_Meter(bar, remote.name)
-            )
+            pooch.retrieve(remote.url, f"md5:{remote.md5}", remote.name, folder, progressbar=_Meter(bar, remote.name))
         )
     except RequestException as error:
         raise FedgenError(f"{remote.url} cannot be reached ({type(error).__name__}); {where}") from error

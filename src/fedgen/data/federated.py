@@ -58,9 +58,7 @@ def divide(
         options.setdefault("group", dataset.group)
     shares = partitioner(dataset.y_train[taken], users, generator(seed, "partition"), *owners, **options)
     sizes = np.array([len(share) for share in shares])
-    return assemble(
-        dataset, taken[np.concatenate(shares)], sizes, seed, validation=validation, proxy_limit=proxy_limit
-    )
+    return assemble(dataset, taken[np.concatenate(shares)], sizes, seed, validation=validation, proxy_limit=proxy_limit)
 
 
 def with_skew(dataset: Dataset, division: Division, partitioner: Partitioner, options: Mapping[str, Any]) -> Division:
@@ -142,9 +140,7 @@ def _shifted(division: Division, start: int) -> Division:
 
 
 def _mapped(division: Division, f: Any) -> Division:
-    return replace(
-        division, index=f(division.index), proxy=f(division.proxy), validation=f(division.validation)
-    )
+    return replace(division, index=f(division.index), proxy=f(division.proxy), validation=f(division.validation))
 
 
 def _with_noise(x: NDArray[Any], division: Division, rng: np.random.Generator) -> NDArray[Any]:

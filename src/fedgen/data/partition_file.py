@@ -81,8 +81,7 @@ def _read_json(path: Path) -> tuple[dict[str, Any], Rows]:
         content = json.loads(path.read_text(encoding="utf-8"))
         users = {int(seed): [np.array(user, np.int64) for user in shares] for seed, shares in content["seeds"].items()}
         rows = {
-            seed: (np.concatenate(shares), np.array([len(share) for share in shares]))
-            for seed, shares in users.items()
+            seed: (np.concatenate(shares), np.array([len(share) for share in shares])) for seed, shares in users.items()
         }
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise FedgenError(f"{path} cannot be read as a partition file: {error}") from error

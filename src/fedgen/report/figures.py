@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 
 def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     """The accuracy over rounds of each algorithm (mean and range over seeds), as PNG and SVG."""
+    from matplotlib.figure import Figure  # slow to import, and needed only at the end of a run
+
     curves: dict[str, list[list[list[float]]]] = {}
     for row in summary["results"]:
         if row["curve"]:

@@ -40,7 +40,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def save_tree(path: Path, tree: Tree, about: Mapping[str, Any]) -> None:
     """Write the arrays of a tree, named by their place in it, and a JSON description."""
-    arrays = {name: np.ascontiguousarray(leaf) for name, leaf in _named(jax.device_get(tree)).items()}
+    arrays = {name: np.asarray(leaf, order="C") for name, leaf in _named(jax.device_get(tree)).items()}
     header = {"format": FORMAT, "about": json.dumps(dict(about)), "checksum": str(_checksum(arrays))}
     write_atomically(path, save(arrays, header))
 
@@ -83,7 +83,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             header = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError, ValueError) as error:
-        raise FedgenError(f"checkpoint {path} is damaged or no checkpoint ({error}); delete it to start anew") from error
+        raise FedgenError(f"checkpoint {path} is damaged ({error}); delete it to start anew") from error
     if header.get("format") != FORMAT:
         raise FedgenError(f"checkpoint {path} was not written by this version; delete it to start anew")
     if header.get("checksum") != str(_checksum(arrays)):

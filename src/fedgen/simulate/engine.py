@@ -40,7 +40,7 @@ class Inputs(NamedTuple):
     """The arguments of one run."""
 
     key: Array
-    index: Array  # rows of Data.x, all users in turn
+    rows: Array  # of Data.x, all users in turn
     offset: Array  # [user]
     size: Array  # [user]
     proxy: Array  # rows of Data.x that the server holds, unlabelled
@@ -137,15 +137,15 @@ class Program:
 
     def init(self, inputs: Inputs) -> State:
         """The state before the first round."""
-        return self._init(self._data, inputs)  # type: ignore[no-any-return]
+        return self._init(self._data, inputs)
 
     def advance(self, inputs: Inputs, state: State, start: int, stop: int) -> State:
         """The state after round `stop`, from the one after round `start`, which is used up."""
-        return self._advance(self._data, inputs, state, np.int32(start), np.int32(stop))  # type: ignore[no-any-return]
+        return self._advance(self._data, inputs, state, np.int32(start), np.int32(stop))
 
     def evaluate(self, inputs: Inputs, state: State) -> Correct:
         """Count what the global model and the users' own models get right."""
-        return self._evaluate(self._data, inputs, state)  # type: ignore[no-any-return]
+        return self._evaluate(self._data, inputs, state)
 
     @property
     def scored_users(self) -> np.ndarray:
@@ -175,10 +175,8 @@ class Program:
 
         def train(user: Array) -> Trained:
             client = jax.tree.map(lambda a: a[user], state.clients)
-            shard = Shard(data.x, data.y, inputs.index, inputs.offset[user], inputs.size[user])
-            return train_client(
-                algorithm, self._task, federation, broadcast, client, shard, round, user, inputs.key
-            )
+            shard = Shard(data.x, data.y, inputs.rows, inputs.offset[user], inputs.size[user])
+            return train_client(algorithm, self._task, federation, broadcast, client, shard, round, user, inputs.key)
 
         def proxy(key: Array, samples: int) -> Array:
             rows = inputs.proxy[jax.random.randint(key, (samples,), 0, inputs.proxy.shape[0])]
@@ -197,10 +195,10 @@ class Program:
         """`train` for each user of the cohort, divided over the devices; all devices get all results."""
         each = lax.map if self._one_by_one else lambda f, users: jax.vmap(f)(users)
         share = -(-self._active // self._mesh.size)
-        padded = jnp.resize(cohort, share * self._mesh.size)  # the last devices may repeat users of the first
+        padded = jnp.resize(cohort, (share * self._mesh.size,))  # the last devices may repeat users of the first
         mine = lax.dynamic_slice_in_dim(padded, lax.axis_index(_AXIS) * share, share)
         gathered = lax.all_gather(each(train, mine), _AXIS, tiled=True)
-        return jax.tree.map(lambda a: a[: self._active], gathered)  # type: ignore[no-any-return]
+        return jax.tree.map(lambda a: a[: self._active], gathered)
 
     def _score(self, data: Data, inputs: Inputs, state: State) -> Correct:
         algorithm, _ = self._configure(inputs.hyper)
@@ -229,7 +227,7 @@ class Program:
             )
 
         counted = lax.map(count, positions)
-        return jax.tree.map(lambda a: lax.psum(jnp.sum(a, axis=0), _AXIS), counted)  # type: ignore[no-any-return]
+        return jax.tree.map(lambda a: lax.psum(jnp.sum(a, axis=0), _AXIS), counted)
 
     def _measure(self, inputs: Inputs) -> Traffic:
         def wires(inputs: Inputs) -> tuple[Tree, Tree]:

@@ -91,9 +91,7 @@ class RunFolder:
 
     def save_model(self, algorithm: str, seed: int, server: Tree) -> None:
         """Write the server's final state: the trained model, and for FedGen the generator."""
-        save_tree(
-            self.models / f"{algorithm}-seed{seed}.safetensors", server, {"algorithm": algorithm, "seed": seed}
-        )
+        save_tree(self.models / f"{algorithm}-seed{seed}.safetensors", server, {"algorithm": algorithm, "seed": seed})
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary."""

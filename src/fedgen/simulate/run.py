@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -17,29 +16,14 @@ from fedgen.simulate.engine import Correct, Inputs, Program, State, place
 from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.scores import Record, matching, result, scores, table
 from fedgen.simulate.setup import Setup, prepare
+from fedgen.simulate.watch import Watch
+from fedgen.version import __version__
 
 ROUNDS_PER_CALL = 10  # so that progress shows and an interrupt is heard
 CHECKPOINT_SECONDS = 10.0
 
 
-class Watch:
-    """What a caller may hear of a run while it goes; does nothing by itself."""
-
-    def compiling(self, algorithm: str) -> None:
-        """An algorithm's program is being compiled."""
-
-    def advanced(self, algorithm: str, seeds: Sequence[int], round: int) -> None:
-        """Some runs have reached a round."""
-
-    def recorded(self, record: Record) -> None:
-        """An evaluation was made."""
-
-    def stop_requested(self) -> bool:
-        """Whether the run is to write a checkpoint and end."""
-        return False
-
-
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818 (not an error)
     """The run ended early as requested; its checkpoint is written."""
 
 
@@ -114,9 +98,7 @@ class _Runner:
             self.folder.write_summary(summary)
         return summary
 
-    def _train(
-        self, job: Job, program: Program, inputs: Inputs, state: State, timing: dict[str, float]
-    ) -> None:
+    def _train(self, job: Job, program: Program, inputs: Inputs, state: State, timing: dict[str, float]) -> None:
         progress, config = self.progress, self.config
         while progress.round < config.rounds and not np.all(np.asarray(state.diverged)):
             next_evaluation = (progress.round // config.eval_every + 1) * config.eval_every
@@ -215,7 +197,7 @@ class _Runner:
                     }
                 )
         return {
-            "version": version("fedgen"),
+            "version": __version__,
             "config": self.config.model_dump(mode="json"),
             "device": device(),
             "results": results,
@@ -230,4 +212,9 @@ def _described(jobs: Sequence[Job]) -> list[list[Any]]:
 def device() -> Mapping[str, Any]:
     """The devices that JAX uses."""
     devices = jax.devices()
-    return {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices), "jax": jax.__version__}
+    return {
+        "platform": devices[0].platform,
+        "kind": devices[0].device_kind,
+        "count": len(devices),
+        "jax": jax.__version__,
+    }

@@ -46,6 +46,7 @@ def matching(
     share of that distribution without the noise of drawing one. Classes without test samples are left out.
     """
     each = local_correct if local_correct is not None else global_correct
+    assert each is not None, "an algorithm predicts globally, locally, or both"
     tested = totals > 0
     rate = np.divide(each, totals, out=np.zeros(np.shape(each)), where=tested)
     weight = held * tested
@@ -106,9 +107,7 @@ def table(results: Sequence[Record], score: str) -> list[Record]:
     rows = []
     for algorithm, by_seed in by_algorithm.items():
         values = [v for v in by_seed.values() if v is not None]
-        pairs = [
-            (value, baseline[seed]) for seed, value in by_seed.items() if value is not None and baseline.get(seed)
-        ]
+        pairs = [(value, baseline[seed]) for seed, value in by_seed.items() if value is not None and baseline.get(seed)]
         differences = [] if algorithm == "fedavg" else [a - b for a, b in pairs if b is not None]
         rows.append(
             {

@@ -40,11 +40,11 @@ class Setup:
         # Natural users' samples differ in number between seeds; what fills up is never drawn.
         width = max(len(d.index) for d in self.divisions.values())
 
-        def stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
-            return np.stack(rows)
+        def stacked(arrays: Sequence[np.ndarray]) -> Array:
+            return jnp.asarray(np.stack(arrays))
 
         chosen = [self.divisions[seed] for seed in seeds]
-        return place(  # type: ignore[no-any-return]
+        return place(
             Inputs(
                 jnp.stack([jax.random.key(seed) for seed in seeds]),
                 stacked([np.pad(d.index, (0, width - len(d.index))) for d in chosen]),
@@ -52,7 +52,7 @@ class Setup:
                 stacked([d.size for d in chosen]),
                 stacked([d.proxy for d in chosen]),
                 stacked([self.score_rows[seed] for seed in seeds]),
-                {key: np.full(len(seeds), value, np.float32) for key, value in traced.items()},
+                {key: jnp.full(len(seeds), value, jnp.float32) for key, value in traced.items()},
             )
         )
 
@@ -80,6 +80,10 @@ class Setup:
 
     def check(self) -> None:
         """Raise now what building an algorithm would raise later."""
+        try:
+            self.task.latent_size()
+        except (TypeError, ValueError) as error:
+            raise FedgenError(f"the model does not take samples of shape {self.task.sample.shape}: {error}") from error
         for algorithm in self.config.algorithms:
             build(ALGORITHMS[algorithm], self.task, self.federation, self.config.of(algorithm))
 
@@ -184,13 +188,3 @@ def unit(x: Array) -> Array:
 
 # How a dataset's samples become the model's input.
 PREPARE: dict[str, Callable[[Array], Array]] = {"signed": normalise, "unit": unit}
-
-
-def check_latent(task: Task) -> None:
-    """Refuse a model of one's own whose parts do not fit together or to the data."""
-    try:
-        task.latent_size()
-    except FedgenError:
-        raise
-    except Exception as error:
-        raise FedgenError(f"the model does not take samples of shape {task.sample.shape}: {error}") from error

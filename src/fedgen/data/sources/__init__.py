@@ -83,7 +83,7 @@ def _read_users(path: Path) -> NDArray[Any]:
     """A column of users: an .npy file, or a text file with one on each line."""
     try:
         if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
+            return np.load(path, allow_pickle=False)
         return np.array(path.read_text(encoding="utf-8").split())
     except (OSError, ValueError, EOFError) as error:
         raise FedgenError(f"user file {path} cannot be read: {error}") from error

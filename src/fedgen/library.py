@@ -1,0 +1,39 @@
+"""The simulator as one function call, for use from Python."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedgen.config import resolve
+from fedgen.core.contract import Model
+from fedgen.data.dataset import Dataset
+from fedgen.simulate.folder import RunFolder
+from fedgen.simulate.run import run
+
+
+def simulate(
+    algorithms: str | Sequence[str] = "fedgen",
+    *,
+    data: Dataset | None = None,
+    model: Model | None = None,
+    options: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Run algorithms and give their summary (the content of a run folder's summary.json).
+
+    `settings` are those of the command line (`rounds=50`, `preset="reference"` ...), `options` those of one
+    algorithm, the partition or the model (`{"fedgen.beta": 1.0}`). `data` and `model` bring one's own arrays
+    (`fedgen.from_arrays`) and network (`fedgen.Model`). With `out`, a run folder is written there.
+    """
+    layer = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms), **settings}
+    own = set()
+    if data is not None:
+        layer["dataset"] = data.name
+        own.add("dataset")
+    if model is not None:
+        layer["model"] = "own"
+        own.add("model")
+    config = resolve(layer, options or {}, own=own)
+    folder = RunFolder.create(Path(out), config) if out is not None else None
+    return run(config, dataset=data, model=model, folder=folder)

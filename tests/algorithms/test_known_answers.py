@@ -1,0 +1,225 @@
+"""The algorithms where the answer is known beforehand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedgen.algorithms import ALGORITHMS, build
+from fedgen.core.contract import Algorithm, Batch, Clock, Round
+from fedgen.core.losses import infer
+from fedgen.core.trees import stack
+from fedgen.simulate.setup import Setup
+from helpers import play, same_bits, small_setup
+
+KEY = jax.random.key(3)
+
+
+def _built(algorithm: str, **settings: object) -> tuple[Setup, Algorithm]:
+    setup = small_setup(algorithm, **settings)
+    return setup, build(ALGORITHMS[algorithm], setup.task, setup.federation, setup.config.of(algorithm))[0]
+
+
+def _gradient(algorithm: Algorithm, params: object, batch: Batch, broadcast: object) -> object:
+    client = algorithm.client_init(KEY)
+    _, memo = algorithm.local_start(broadcast, client)
+    clock = Clock(jnp.int32(1), jnp.int32(0), KEY)
+    return jax.grad(lambda p: algorithm.local_loss(p, memo, batch, broadcast, client, clock)[0])(params)
+
+
+def _batch(setup: Setup) -> Batch:
+    return Batch(setup.task.prepare(setup.data.x[:16]), setup.data.y[:16])
+
+
+@pytest.mark.parametrize(("model", "share"), [("cnn", "all"), ("mlp", "predictor")])
+@pytest.mark.parametrize(
+    ("algorithm", "off"),
+    [
+        ("fedgen", {"fedgen__w": 0.0, "fedgen__beta": 0.0}),
+        ("fedprox", {"fedprox__mu": 0.0}),
+        ("feddistill+", {"feddistill+__gamma": 0.0}),
+        ("feddfusion", {"feddfusion__steps": 0}),
+    ],
+)
+def test_switched_off_it_is_fedavg_to_the_bit(algorithm: str, off: dict, model: str, share: str) -> None:
+    common = {"model": model, "share": share}
+    if model == "cnn":
+        common["model__channels"] = [2, 3]
+    setups = {name: small_setup(name, **common, **options) for name, options in ((algorithm, off), ("fedavg", {}))}
+    other, plain = (play(setup, 3) for setup in setups.values())
+    server = getattr(other.server, "base", other.server)
+    clients = getattr(other.clients, "base", other.clients)
+    if algorithm == "feddfusion" and share == "predictor":  # the server also averages what it is sent
+        server = server._replace(params=server.params._replace(extractor=None), statistics=None)
+    assert same_bits(server, plain.server)
+    assert same_bits(clients, plain.clients)
+    assert other.loss == plain.loss
+
+
+@pytest.mark.parametrize("zero", ["fedgen.w", "fedprox.mu", "feddistill+.gamma"])
+def test_a_zero_that_is_an_argument_changes_nothing_either(zero: str) -> None:
+    """A term that is computed and weighted by 0 leaves every draw and every gradient as it was."""
+    algorithm, key = zero.rsplit(".", 1)
+    setup = small_setup(algorithm)
+    inputs = setup.inputs(algorithm, [0])
+    assert key in inputs.hyper
+    inputs.hyper[key] = jnp.zeros_like(inputs.hyper[key])
+    program = setup.program(algorithm, inputs, batched=False)
+    state = program.advance(inputs, program.init(inputs), 0, 3)
+    server = jax.tree.map(lambda a: a[0], getattr(state.server, "base", state.server))
+    plain = play(small_setup("fedavg"), 3)
+    for ours, theirs in zip(jax.tree.leaves(server), jax.tree.leaves(plain.server), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_generated_samples_move_the_predictor_and_never_the_extractor() -> None:
+    setup, fedgen = _built("fedgen")
+    _, plain = _built("fedavg")
+    server = fedgen.server_init(KEY)
+    broadcast = fedgen.broadcast(server, jnp.int32(1))
+    with_term = _gradient(fedgen, server.base.params, _batch(setup), broadcast)
+    without = _gradient(plain, server.base.params, _batch(setup), broadcast.base)
+    assert same_bits(with_term.extractor, without.extractor)
+    assert not same_bits(with_term.predictor, without.predictor)
+
+
+def test_the_authors_matching_term_does_move_the_extractor() -> None:
+    setup, fedgen = _built("fedgen", fedgen__beta=1.0)
+    _, plain = _built("fedavg")
+    server = fedgen.server_init(KEY)
+    broadcast = fedgen.broadcast(server, jnp.int32(1))
+    with_term = _gradient(fedgen, server.base.params, _batch(setup), broadcast)
+    without = _gradient(plain, server.base.params, _batch(setup), broadcast.base)
+    assert not same_bits(with_term.extractor, without.extractor)
+
+
+def test_fedprox_adds_mu_times_the_distance_to_the_gradient() -> None:
+    setup, prox = _built("fedprox", fedprox__mu=0.7)
+    _, plain = _built("fedavg")
+    broadcast = prox.broadcast(prox.server_init(KEY), jnp.int32(0))
+    params = jax.tree.map(lambda a: a + 0.1 * jnp.arange(a.size).reshape(a.shape) / a.size, broadcast.params)
+    difference = jax.tree.map(
+        lambda a, b: a - b,
+        _gradient(prox, params, _batch(setup), broadcast),
+        _gradient(plain, params, _batch(setup), broadcast),
+    )
+    expected = jax.tree.map(lambda now, then: 0.7 * (now - then), params, broadcast.params)
+    for a, b in zip(jax.tree.leaves(difference), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+@pytest.mark.parametrize("members", ["all", "active"])
+def test_an_ensemble_of_identical_users_is_the_single_model(members: str) -> None:
+    setup, ensemble = _built("fedensemble", fedensemble__members=members)
+    server = ensemble.server_init(KEY)
+    params, statistics = setup.task.model.init(jax.random.key(9))
+    _, plain = _built("fedavg")
+    upload, _ = plain.local_finish(params, statistics, None, None, jnp.int32(1))
+    uploads = stack([upload] * 3)
+    round = Round(jnp.int32(0), jnp.array([4, 0, 2]), KEY, lambda key, n: None)
+    server, _ = ensemble.server_update(server, uploads, round)
+    x = _batch(setup).x
+    expected = infer(setup.task.model, params, statistics, x)
+    np.testing.assert_allclose(ensemble.predict_global(server, x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_ensemble_is_the_mean_of_the_logits_of_all_users_heard_of() -> None:
+    setup, ensemble = _built("fedensemble")
+    _, plain = _built("fedavg")
+    models = [setup.task.model.init(jax.random.key(i)) for i in range(3)]
+    uploads = [plain.local_finish(*m, None, None, jnp.int32(1))[0] for m in models]
+    server = ensemble.server_init(KEY)
+    for number, cohort in enumerate(([5, 1], [1, 3])):  # user 1 is replaced, user 5 stays
+        sent = stack([uploads[0], uploads[1]] if number == 0 else [uploads[2], uploads[1]])
+        round = Round(jnp.int32(number), jnp.array(cohort), KEY, lambda key, n: None)
+        server, _ = ensemble.server_update(server, sent, round)
+    x = _batch(setup).x
+    last = [models[0], models[2], models[1]]  # of users 5, 1 and 3
+    expected = sum(infer(setup.task.model, *m, x) for m in last) / 3
+    np.testing.assert_allclose(ensemble.predict_global(server, x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_feddistill_averages_a_label_over_the_users_that_saw_it() -> None:
+    _, distill = _built("feddistill+")
+    server = distill.server_init(KEY)
+    client = distill.client_init(KEY)
+    broadcast = distill.broadcast(server, jnp.int32(0))
+    params, memo = distill.local_start(broadcast, client)
+    upload, _ = distill.local_finish(params, memo, broadcast, client, jnp.int32(1))
+    # user 0 saw labels 0 and 1, user 1 label 0 only; labels 2 and 3 nobody
+    logits = jnp.zeros((2, 4, 4)).at[0, 0].set(2.0).at[1, 0].set(4.0).at[0, 1].set(6.0).at[1, 1].set(99.0)
+    seen = jnp.array([[True, True, False, False], [True, False, False, False]])
+    sent = stack([upload, upload])._replace(logits=logits, seen=seen)
+    round = Round(jnp.int32(0), jnp.array([0, 1]), KEY, lambda key, n: None)
+    after, _ = distill.server_update(server, sent, round)
+    np.testing.assert_allclose(after.logits[:, 0], [3.0, 6.0, 0.0, 0.0])
+    np.testing.assert_array_equal(after.known, [1, 1, 0, 0])
+    # what nobody sends later is remembered
+    later, _ = distill.server_update(after, sent._replace(seen=jnp.zeros((2, 4), bool)), round)
+    np.testing.assert_allclose(later.logits[:, 0], [3.0, 6.0, 0.0, 0.0])
+
+
+def test_feddistills_tally_is_the_mean_logit_of_each_label() -> None:
+    setup, distill = _built("feddistill")
+    server, client = distill.server_init(KEY), distill.client_init(KEY)
+    broadcast = distill.broadcast(server, jnp.int32(0))
+    params, memo = distill.local_start(broadcast, client)
+    batch = _batch(setup)
+    clock = Clock(jnp.int32(0), jnp.int32(0), KEY)
+    _, memo = distill.local_loss(params, memo, batch, broadcast, client, clock)
+    upload, _ = distill.local_finish(params, memo, broadcast, client, jnp.int32(1))
+    z, _ = setup.task.model.extract(params.extractor, client.base.statistics, batch.x, True)
+    logits = setup.task.model.predict(params.predictor, z)
+    for label in range(4):
+        here = np.asarray(batch.y) == label
+        assert bool(upload.seen[label]) == here.any()
+        if here.any():
+            np.testing.assert_allclose(
+                upload.logits[label], np.asarray(logits)[here].mean(axis=0), rtol=1e-4, atol=1e-5
+            )
+    assert not jax.tree.leaves(upload.base.params), "feddistill sends no parameters"
+
+
+def test_feddfusion_pulls_the_average_towards_the_ensemble() -> None:
+    setup, fusion = _built("feddfusion", feddfusion__steps=60, feddfusion__distill_lr=0.01)
+    server = fusion.server_init(KEY)
+    models = [setup.task.model.init(jax.random.key(i)) for i in range(2)]
+    uploads = stack([fusion.local_finish(*m, None, None, jnp.int32(1))[0] for m in models])
+    x = setup.task.prepare(setup.data.x[:200])
+    round = Round(jnp.int32(0), jnp.array([0, 1]), KEY, lambda key, n: x[:n])
+    teacher = sum(infer(setup.task.model, *m, x) for m in models) / 2
+    average, _ = _built("fedavg")[1].server_update(server, uploads, round)
+    distilled, metrics = fusion.server_update(server, uploads, round)
+
+    def gap(model: object) -> float:
+        p, q = jax.nn.log_softmax(teacher), jax.nn.log_softmax(infer(setup.task.model, *model, x))
+        return float(jnp.mean(jnp.sum(jnp.exp(p) * (p - q), axis=1)))
+
+    assert gap(distilled) < 0.5 * gap(average)
+    assert float(metrics["distillation_loss"]) > 0
+
+
+def test_the_generator_learns_what_the_users_predictors_recognise() -> None:
+    setup, fedgen = _built("fedgen", fedgen__generator_steps=300, fedgen__generator_lr=0.01, fedgen__generator_batch=64)
+    server = fedgen.server_init(KEY)
+    _, plain = _built("fedavg")
+    uploads = []
+    for i in range(3):
+        params, statistics = setup.task.model.init(jax.random.key(i))
+        sent, _ = plain.local_finish(params, statistics, None, None, jnp.int32(1))
+        uploads.append(sent)
+    counts = jnp.array([[5, 5, 0, 0], [0, 5, 0, 5], [5, 0, 0, 5]])  # label 2: nobody
+    from fedgen.algorithms.fedgen import Upload
+
+    round = Round(jnp.int32(0), jnp.array([0, 1, 2]), KEY, lambda key, n: None)
+    after, metrics = fedgen.server_update(server, Upload(stack(uploads), counts), round)
+    np.testing.assert_allclose(after.prior, [1 / 3, 1 / 3, 0, 1 / 3], rtol=1e-6)
+    assert bool(jnp.isfinite(metrics["generator_loss"]))
+    from fedgen.models.generator import generate
+
+    y = jnp.array([0, 1, 3] * 20)
+    z, _ = generate(after.generator, jax.random.normal(KEY, (60, 4)), y, 4, False)
+    lam = counts[:, y] / counts.sum(axis=0)[y]
+    logits = jnp.stack([setup.task.model.predict(u.params.predictor, z) for u in uploads])
+    mixed = jnp.einsum("ks,ksc->sc", lam, logits)
+    assert float(jnp.mean(jnp.argmax(mixed, axis=1) == y)) > 0.9

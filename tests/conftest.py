@@ -1,0 +1,16 @@
+"""Two CPU devices for all tests, and compiled programs kept for the session."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.getbasetemp().parent / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

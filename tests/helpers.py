@@ -1,0 +1,75 @@
+"""What several tests need: small data, settings under which a run takes seconds, and comparisons to the bit."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+import fedgen
+from fedgen.config import RunConfig, resolve
+from fedgen.simulate.engine import State
+from fedgen.simulate.setup import Setup, prepare
+
+
+def blobs(samples: int, classes: int = 4, shape: tuple[int, ...] = (8, 8, 1), seed: int = 0) -> tuple:
+    """Noisy images of which each class has its own pattern: easy to learn, quick to train on."""
+    rng = np.random.default_rng(seed)
+    patterns = np.random.default_rng(99).integers(40, 215, (classes, *shape))
+    labels = rng.integers(0, classes, samples)
+    noisy = patterns[labels] + rng.normal(0, 40, (samples, *shape))
+    return np.clip(noisy, 0, 255).astype(np.uint8), labels
+
+
+def small_data() -> fedgen.Dataset:
+    return fedgen.from_arrays(*blobs(600), *blobs(200, seed=1), name="blobs")
+
+
+SMALL: dict[str, Any] = {
+    "dataset": "blobs",
+    "model": "mlp",
+    "users": 6,
+    "active": 3,
+    "rounds": 3,
+    "local_steps": 3,
+    "batch_size": 8,
+    "eval_every": 1,
+    "alpha": 0.5,
+    "model.hidden": 12,
+    "model.latent": 6,
+    "partition.min_samples": 2,
+    "fedgen.hidden": 8,
+    "fedgen.noise_size": 4,
+    "fedgen.generator_steps": 4,
+    "fedgen.generator_batch": 16,
+    "fedgen.client_batch": 8,
+    "feddfusion.steps": 3,
+    "feddfusion.batch": 16,
+}
+
+
+def small_config(algorithm: str, **settings: Any) -> RunConfig:
+    """A small run of one algorithm; `fedgen__w=1` stands for the option fedgen.w."""
+    changes = {key.replace("__", "."): value for key, value in settings.items()}
+    small = {key: value for key, value in SMALL.items() if changes.get("model") != "cnn" or key != "model.hidden"}
+    return resolve(small, {"algorithms": [algorithm], **changes}, own={"dataset"})
+
+
+def small_setup(algorithm: str, **settings: Any) -> Setup:
+    return prepare(small_config(algorithm, **settings), small_data())
+
+
+def play(setup: Setup, rounds: int, algorithm: str | None = None) -> State:
+    """The state of the first seed after some rounds."""
+    name = algorithm or setup.config.algorithms[0]
+    inputs = setup.inputs(name, [setup.config.seed])
+    program = setup.program(name, inputs, batched=False)
+    state = program.advance(inputs, program.init(inputs), 0, rounds)
+    return jax.tree.map(lambda a: np.asarray(a[0]), state)
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two trees are alike to the last bit."""
+    if jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)

@@ -1,0 +1,178 @@
+"""Layers, classifiers and the generator against PyTorch's numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgen.core.contract import Batch
+from fedgen.core.losses import supervised
+from fedgen.core.trees import count
+from fedgen.errors import FedgenError
+from fedgen.models import MODELS, layers
+from fedgen.models.generator import Generator, draw_labels, draw_noise, generate, generator_init
+
+KEY = jax.random.key(0)
+CLOSE = {"rtol": 2e-4, "atol": 2e-5}
+
+
+def _tensor(a: jax.Array) -> torch.Tensor:
+    return torch.tensor(np.asarray(a))
+
+
+def _torch_conv(params: dict, inputs: int, outputs: int) -> nn.Conv2d:
+    conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)
+    conv.weight.data = _tensor(params["weight"]).reshape(outputs, inputs, 3, 3)
+    conv.bias.data = _tensor(params["bias"])
+    return conv
+
+
+def _torch_norm(params: dict) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(len(params["scale"]))
+    norm.weight.data, norm.bias.data = _tensor(params["scale"]), _tensor(params["shift"])
+    return norm
+
+
+def _torch_linear(params: dict) -> nn.Linear:
+    linear = nn.Linear(*params["weight"].shape)
+    linear.weight.data, linear.bias.data = _tensor(params["weight"].T), _tensor(params["bias"])
+    return linear
+
+
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 9), (8, 11), (3, 3)])
+def test_conv_is_torchs(height: int, width: int) -> None:
+    params = layers.conv_init(KEY, 3, 5)
+    x = jax.random.normal(KEY, (3, 4, height, width))
+    expected = _torch_conv(params, 3, 5)(_tensor(x.transpose(1, 0, 2, 3)))
+    np.testing.assert_allclose(layers.conv(params, x).transpose(1, 0, 2, 3), expected.detach(), **CLOSE)
+
+
+def test_max_pool_is_torchs_and_drops_an_odd_edge() -> None:
+    x = jax.random.normal(KEY, (3, 2, 7, 8))
+    np.testing.assert_array_equal(layers.max_pool(x), nn.MaxPool2d(2)(_tensor(x)))
+
+
+def test_batch_norm_is_torchs_in_output_gradient_and_running_statistics() -> None:
+    params, statistics = layers.batch_norm_init(3)
+    params = {"scale": jnp.array([1.0, 2.0, 0.5]), "shift": jnp.array([0.0, -1.0, 3.0])}
+    norm = _torch_norm(params)
+    for step in range(3):
+        x = 2 * jax.random.normal(jax.random.fold_in(KEY, step), (3, 5, 4, 4)) + 1
+        theirs_in = _tensor(x.transpose(1, 0, 2, 3)).requires_grad_()
+        theirs = norm(theirs_in)
+        (theirs**3).sum().backward()
+
+        def cubes(x: jax.Array, statistics: dict = statistics) -> tuple:
+            y, updated = layers.batch_norm(params, statistics, x, True)
+            return jnp.sum(y**3), (y, updated)
+
+        gradient, (ours, statistics) = jax.grad(cubes, has_aux=True)(x)
+        np.testing.assert_allclose(ours.transpose(1, 0, 2, 3), theirs.detach(), **CLOSE)
+        np.testing.assert_allclose(gradient.transpose(1, 0, 2, 3), theirs_in.grad, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(statistics["mean"], norm.running_mean, **CLOSE)
+    np.testing.assert_allclose(statistics["variance"], norm.running_var, **CLOSE)
+    norm.eval()
+    ours, same = layers.batch_norm(params, statistics, x, False)
+    np.testing.assert_allclose(ours.transpose(1, 0, 2, 3), norm(theirs_in).detach(), **CLOSE)
+    assert same is statistics
+
+
+def test_initial_weights_are_uniform_within_torchs_bound() -> None:
+    weight = layers.linear_init(KEY, 400, 50)["weight"]
+    assert float(jnp.max(jnp.abs(weight))) <= 0.05
+    assert float(jnp.std(weight)) == pytest.approx(0.05 / 3**0.5, rel=0.02)  # of U(-a, a): a / sqrt(3)
+
+
+def _torch_cnn(params: tuple) -> nn.Sequential:
+    extractor, predictor = params
+    return nn.Sequential(
+        _torch_conv(extractor["conv0"], 1, 6), _torch_norm(extractor["norm0"]), nn.ReLU(),
+        _torch_conv(extractor["conv1"], 6, 16), _torch_norm(extractor["norm1"]), nn.ReLU(),
+        nn.Flatten(), _torch_linear(extractor["linear"]), _torch_linear(predictor),
+    )  # fmt: skip
+
+
+def test_three_steps_of_sgd_on_the_cnn_are_torchs() -> None:
+    model = MODELS["cnn"]((28, 28, 1), 10)
+    params, statistics = model.init(KEY)
+    theirs = _torch_cnn(params)
+    optimizer = torch.optim.SGD(theirs.parameters(), 0.1)
+    for step in range(3):
+        x = jax.random.normal(jax.random.fold_in(KEY, step), (16, 28, 28, 1))
+        y = np.arange(16) % 10
+
+        def loss(params: tuple, x: jax.Array = x, y: np.ndarray = y, statistics: dict = statistics) -> tuple:
+            return supervised(model, params, statistics, Batch(x, y))
+
+        (ours, forward), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        params, statistics = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), forward.statistics
+        optimizer.zero_grad()
+        expected = nn.functional.cross_entropy(theirs(_tensor(x.transpose(0, 3, 1, 2))), torch.tensor(y))
+        expected.backward()
+        optimizer.step()
+        assert float(ours) == pytest.approx(expected.item(), rel=1e-4)
+    after = _torch_cnn(params)
+    for a, b in zip(after.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(statistics["norm1"]["mean"], theirs[4].running_mean, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("sample", "classes", "expected"),
+    [((28, 28, 1), 10, 26_434), ((28, 28, 1), 26, 26_962), ((84, 84, 3), 2, 25_954)],
+)
+def test_parameter_counts_of_the_paper(sample: tuple, classes: int, expected: int) -> None:
+    params, _ = MODELS["cnn"](sample, classes).init(KEY)
+    assert count(params) == expected
+
+
+def test_mlp_shape_and_count() -> None:
+    params, statistics = MODELS["mlp"]((28, 28, 1), 10).init(KEY)
+    # 784*200+200 + 200*32+32 + 32*10+10
+    assert count(params) == 157_000 + 6_432 + 330
+    assert statistics == ()
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(10, 19_744), (26, 23_840)])
+def test_generator_counts_of_the_paper(classes: int, expected: int) -> None:
+    assert count(generator_init(KEY, classes, 32, 256, 32).params) == expected
+
+
+def test_generator_is_torchs() -> None:
+    generator = generator_init(KEY, 4, 3, 7, 5)
+    norm = nn.BatchNorm1d(7)
+    theirs = nn.Sequential(
+        _torch_linear(generator.params["hidden"]), norm, nn.ReLU(), _torch_linear(generator.params["output"])
+    )
+    noise, labels = jax.random.normal(KEY, (6, 3)), jnp.array([0, 1, 2, 3, 0, 1])
+    x = torch.cat([_tensor(noise), nn.functional.one_hot(_tensor(labels).long(), 4).float()], 1)
+    ours, statistics = generate(generator, noise, labels, 4, True)
+    np.testing.assert_allclose(ours, theirs(x).detach(), **CLOSE)
+    theirs.eval()
+    trained = Generator(generator.params, statistics)
+    np.testing.assert_allclose(generate(trained, noise, labels, 4, False)[0], theirs(x).detach(), **CLOSE)
+
+
+def test_labels_follow_the_prior_and_impossible_ones_never_come() -> None:
+    prior = jnp.array([0.0, 0.2, 0.0, 0.8, 0.0])
+    drawn = np.bincount(draw_labels(KEY, 20_000, prior), minlength=5) / 20_000
+    assert drawn[[0, 2, 4]].sum() == 0
+    # three standard errors of a proportion: 3 * sqrt(0.2 * 0.8 / 20000) = 0.0085
+    assert drawn[1] == pytest.approx(0.2, abs=0.0085)
+
+
+def test_noise_is_what_its_name_says() -> None:
+    normal, uniform = (draw_noise(KEY, (500, 40), name) for name in ("normal", "uniform"))
+    assert float(jnp.mean(normal)) == pytest.approx(0, abs=0.03)
+    assert float(jnp.std(normal)) == pytest.approx(1, abs=0.02)
+    assert 0 <= float(jnp.min(uniform)) < float(jnp.max(uniform)) < 1
+    assert float(jnp.mean(uniform)) == pytest.approx(0.5, abs=0.01)
+
+
+def test_images_too_small_for_the_cnn_are_refused() -> None:
+    with pytest.raises(FedgenError, match="at least 8x8"):
+        MODELS["cnn"]((6, 28, 1), 10)
+    with pytest.raises(FedgenError, match="fewer channels"):
+        MODELS["cnn"]((8, 8, 1), 10, channels=(4, 4), pool=True)
