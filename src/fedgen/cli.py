@@ -117,7 +117,9 @@ def run(
     use_machine_well()
     with _Display(settings.rounds, settings.seeds) as display:
         try:
-            summary = simulate(settings, dataset=data, folder=folder, watch=display, checkpoint_seconds=checkpoint_every)
+            summary = simulate(
+                settings, dataset=data, folder=folder, watch=display, checkpoint_seconds=checkpoint_every
+            )
         except Interrupted:
             display.stop()
             errors.print(f"interrupted; continue with: fedgen run --resume --out {out}")
