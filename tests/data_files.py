@@ -4,11 +4,23 @@ import gzip
 import io
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from fedgen.errors import FedgenError
+
+
+def error_of(act: Callable[[], object]) -> str | None:
+    """Our own error that an act raises, or None; any other error comes through."""
+    try:
+        act()
+    except FedgenError as error:
+        return str(error)
+    return None
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

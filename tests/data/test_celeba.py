@@ -3,10 +3,10 @@ import zipfile
 
 import numpy as np
 import pytest
-from data_files import write_celeba
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data_files import error_of, write_celeba
 from fedgen.data.sources import load
 from fedgen.data.sources.celeba import read_attributes, read_identities, split_by_person
 from fedgen.errors import FedgenError
@@ -58,7 +58,9 @@ def test_the_unpacked_folder_gives_the_same(folder):
 
 
 def test_an_attribute_that_is_not_there_is_refused(folder):
-    with pytest.raises(FedgenError, match=r"list_attr_celeba.txt: unknown attribute 'Smilling'; did you mean 'Smiling'"):
+    with pytest.raises(
+        FedgenError, match=r"list_attr_celeba.txt: unknown attribute 'Smilling'; did you mean 'Smiling'"
+    ):
         read(folder, attribute="Smilling")
 
 
@@ -106,7 +108,9 @@ def test_a_bad_attribute_file_is_named_with_its_fault(tmp_path, text, message):
 
 
 FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-LINES = st.lists(st.sampled_from(["1", "2", "-1", "Smiling", "a.jpg", "b.jpg", "..", "é", "\0", " ", "\n"]), max_size=20)
+LINES = st.lists(
+    st.sampled_from(["1", "2", "-1", "Smiling", "a.jpg", "b.jpg", "..", "é", "\0", " ", "\n"]), max_size=20
+)
 
 
 @FUZZ
@@ -115,10 +119,8 @@ def test_any_attribute_file_gives_labels_or_our_own_error(tmp_path, content):
     path = tmp_path / "fuzz.txt"
     path.write_bytes(content)
     for reader in (lambda: read_attributes(path, "Smiling"), lambda: read_identities(path)):
-        try:
-            reader()
-        except FedgenError as error:
-            assert str(path) in str(error)
+        message = error_of(reader)
+        assert message is None or str(path) in message
 
 
 def test_split_leaves_nobody_with_nothing():

@@ -3,10 +3,10 @@ import re
 
 import numpy as np
 import pytest
-from data_files import idx_bytes, write_idx, write_pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data_files import error_of, idx_bytes, write_idx, write_pair
 from fedgen.data.idx import read_idx, read_labelled
 from fedgen.data.locate import MissingFileError
 from fedgen.errors import FedgenError
@@ -50,15 +50,13 @@ def test_any_bytes_give_an_array_or_our_own_error(tmp_path, content, zipped, hea
         content = bytes([0, 0, 8, 1]) + content
     path = tmp_path / "fuzz"
     path.write_bytes(gzip.compress(content) if zipped else content)
-    try:
-        assert read_idx(path, 1).ndim == 1
-    except FedgenError as error:
-        assert str(path) in str(error)
+    message = error_of(lambda: read_idx(path, 1))
+    assert message is None or str(path) in message
 
 
 def test_pairs_must_fit_together(tmp_path):
     write_pair(tmp_path, "train", np.zeros((3, 2, 2)), [0, 1])
-    with pytest.raises(FedgenError, match="holds 3 images, but .*train-labels.* holds 2 labels"):
+    with pytest.raises(FedgenError, match=r"holds 3 images, but .*train-labels.* holds 2 labels"):
         read_labelled(tmp_path, "train", 2)
 
 

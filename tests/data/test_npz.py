@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data_files import error_of
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 
@@ -51,7 +52,7 @@ def test_a_header_that_promises_too_much_is_refused(tmp_path):
     np.savez(path, x=ARRAY)
     content = path.read_bytes().replace(b"(3, 2, 2)", b"(9, 2, 2)")
     path.write_bytes(content)
-    with pytest.raises(FedgenError, match="data.npz"):
+    with pytest.raises(FedgenError, match=r"data.npz"):
         read_npz(path, ["x"])
 
 
@@ -72,7 +73,5 @@ def test_a_damaged_file_gives_an_array_or_our_own_error(tmp_path, data):
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(bytes(content[: data.draw(st.integers(0, len(content)))]))
-    try:
-        read_npz(path, ["x"])
-    except FedgenError as error:
-        assert str(path) in str(error)
+    message = error_of(lambda: read_npz(path, ["x"]))
+    assert message is None or str(path) in message

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from data_files import image_bytes, write_class_folders, write_idx, write_pair
 
+from data_files import image_bytes, write_class_folders, write_idx, write_pair
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
 
@@ -53,7 +53,7 @@ def test_idx_files_that_do_not_pair_are_refused(tmp_path):
     with pytest.raises(FedgenError, match=r"has 0 files named \*test\*-images"):
         load(str(tmp_path))
     write_pair(tmp_path, "test", X[..., 0], Y[:2])
-    with pytest.raises(FedgenError, match="holds 6 images, but .* holds 2 labels"):
+    with pytest.raises(FedgenError, match=r"holds 6 images, but .* holds 2 labels"):
         load(str(tmp_path))
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from data_files import write_pair
 
+from data_files import write_pair
 from fedgen.data.dataset import from_arrays
 from fedgen.data.sources import DATASETS, OFFERS, load, own_path
 from fedgen.data.sources.celeba import read_identities
