@@ -3,7 +3,7 @@ import pytest
 from typer.testing import CliRunner
 
 from data_files import write_pair
-from fedgen.cli import app
+from fedgen.cli import app, main
 from fedgen.data.download import Offer, Remote
 from fedgen.data.sources import OFFERS
 from fedgen.errors import FedgenError
@@ -55,9 +55,14 @@ def test_show_writes_a_partition_file_that_a_run_can_use(folder):
         invoke(*words, "--alpha", 1, "--alpha", 2)
 
 
-def test_a_mistake_is_one_sentence(folder):
-    with pytest.raises(FedgenError, match="unknown partition 'shard'; did you mean 'shards'"):
-        invoke("show", "--dataset", "fashion-mnist", "--partition", "shard")
+def test_a_bad_file_is_one_sentence_and_exit_code_2(folder, monkeypatch, capsys):
+    path = folder / "mine [1].npz"
+    path.write_bytes(b"PK no zip")
+    monkeypatch.setattr("sys.argv", ["fedgen", "run", "--dataset", str(path), "--out", str(folder / "run")])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"error: {path} cannot be read as a zip file: File is not a zip file\n"
 
 
 def test_download_says_what_is_embedded_and_what_is_unknown(folder):

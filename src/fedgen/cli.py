@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -50,7 +51,7 @@ def main() -> None:
     try:
         app()
     except FedgenError as error:
-        errors.print(f"[red]error:[/red] {error}", markup=True)
+        errors.print(f"[red]error:[/red] {escape(str(error))}")  # a path may have brackets
         sys.exit(2)
 
 

@@ -21,7 +21,7 @@ from fedgen.report.partitions import bubbles
 from fedgen.simulate.setup import divide_all, load_dataset
 
 app = typer.Typer(help="Look at how data is divided, and fetch datasets.", no_args_is_help=True)
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 MOST_ROWS = 30  # users listed one by one
 
 

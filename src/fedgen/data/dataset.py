@@ -47,7 +47,9 @@ def from_arrays(
         x = xs if isinstance(xs, np.memmap) else np.asarray(xs)
         y = np.asarray(ys)
         if x.ndim < 2:
-            raise FedgenError(f"{name}: {part} samples must have a shape of their own, as [sample, ...], not {x.shape}")
+            raise FedgenError(
+                f"{name}: {part} samples must have two dimensions or more, the first counting them, not shape {x.shape}"
+            )
         if len(x) != len(y):
             raise FedgenError(f"{name}: {len(x)} {part} samples but {len(y)} {part} labels")
         if len(x) == 0:

@@ -52,11 +52,17 @@ def in_zip(path: Path) -> Images:
     return Images(path, lambda name: archive.read(members[name]), stamp)
 
 
-def decode(images: Images, names: Sequence[str], size: tuple[int, int], mode: Mode, title: str) -> NDArray[np.uint8]:
-    """The images as [sample, height, width, channel], from the cache where they are in it."""
-    height, width = size
-    cached = cache_folder() / "images" / f"{_key(images, names, size, mode)}.npy"
+def decode(
+    images: Images, names: Sequence[str], wanted: str, form: Callable[[], tuple[int, int, Mode]], title: str
+) -> NDArray[np.uint8]:
+    """The images as [sample, height, width, channel], from the cache where they are in it.
+
+    `form` gives the height, width and mode that all of them get, and depends on the images and on `wanted`
+    alone: it is not asked where the cache has the answer.
+    """
+    cached = cache_folder() / "images" / f"{_key(images, names, wanted)}.npy"
     if not cached.exists():
+        height, width, mode = form()
         shape = (len(names), height, width, len(mode))
         bar = sys.stderr.isatty() and len(names) >= _BAR_FROM
         with replacing(cached) as temporary:
@@ -94,9 +100,9 @@ def _opened(images: Images, name: str, *, whole: bool = True) -> Image.Image:
     return image
 
 
-def _key(images: Images, names: Sequence[str], size: tuple[int, int], mode: Mode) -> str:
+def _key(images: Images, names: Sequence[str], wanted: str) -> str:
     """A checksum of what the decoded array depends on."""
-    digest = hashlib.sha256(f"{images.place.name} {size} {mode}\n".encode())
+    digest = hashlib.sha256(f"{images.place.name} {wanted}\n".encode())
     for name in names:
         try:
             digest.update(f"{name} {images.stamp(name)}\n".encode())

@@ -23,7 +23,7 @@ def bubbles(panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str) ->
     for axes, (title, counts) in zip(all_axes, panels.items(), strict=True):
         user, label = np.nonzero(counts[:MOST_USERS])
         axes.scatter(user, label, s=_LARGEST * counts[user, label] / largest, color="tab:red", linewidths=0)
-        axes.set(xlabel="user", title=title, xlim=(-1, users), ylim=(-1, labels))
+        axes.set(xlabel=_axis(len(counts)), title=title, xlim=(-1, users), ylim=(-1, labels))
         axes.grid(alpha=0.2)
         axes.set_axisbelow(True)
     all_axes[0].set_ylabel("label")
@@ -32,3 +32,7 @@ def bubbles(panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str) ->
     for path in paths:
         figure.savefig(path, dpi=150)
     return paths
+
+
+def _axis(users: int) -> str:
+    return "user" if users <= MOST_USERS else f"user (the first {MOST_USERS} of {users:,})"

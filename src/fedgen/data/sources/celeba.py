@@ -14,11 +14,11 @@ from fedgen.core.contract import Count
 from fedgen.data.archives import stays_inside
 from fedgen.data.dataset import Dataset, from_arrays
 from fedgen.data.download import Offer, Remote
-from fedgen.data.images import Images, decode, in_folder, in_zip
+from fedgen.data.images import Images, Mode, decode, in_folder, in_zip
 from fedgen.data.locate import MissingFileError, find
 from fedgen.errors import FedgenError, unknown
 
-_SIZE = (84, 84)
+_FORM: tuple[int, int, Mode] = (84, 84, "RGB")
 _TRAIN = 0.9
 _SPLIT_SEED = 0  # the split belongs to the dataset: it is the same in every run
 _CELEBRITIES_PER_USER = 10  # the paper's grouping
@@ -51,7 +51,7 @@ def celeba(folder: Path, *, attribute: str = "Smiling", min_images: Count = 5) -
     if not len(test):
         raise FedgenError(f"{identities_file}: no celebrity has {max(min_images, 2)} images or more")
     order = np.concatenate([train, test])  # so that both parts are slices of the decoded file
-    x = decode(_images(folder), [names[row] for row in order], _SIZE, "RGB", "decoding CelebA")
+    x = decode(_images(folder), [names[row] for row in order], str(_FORM), lambda: _FORM, "decoding CelebA")
     y, cut = labels[order], len(train)
     return from_arrays(
         x[:cut], y[:cut], x[cut:], y[cut:],

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedgen.core.contract import Count
 from fedgen.data.dataset import Dataset, Scale, from_arrays
 from fedgen.data.idx import check_pair, read_idx
-from fedgen.data.images import Images, decode, dimensions, in_folder
+from fedgen.data.images import Images, Mode, decode, dimensions, in_folder
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 
@@ -76,8 +76,7 @@ def _image_folders(folder: Path, size: int | None) -> list[NDArray[Any]]:
     else:
         train, test = _divided(folder, _class_names(folder))
     names = [name for name, _ in (*train, *test)]
-    height, width, mode = _common_form(images, names, size)
-    x = decode(images, names, (height, width), mode, f"decoding {folder.name}")
+    x = decode(images, names, f"size {size}", lambda: _common_form(images, names, size), f"decoding {folder.name}")
     y = np.array([label for _, label in (*train, *test)], np.int32)
     cut = len(train)
     return [x[:cut], y[:cut], x[cut:], y[cut:]]
@@ -119,10 +118,10 @@ def _divided(folder: Path, names: list[str]) -> tuple[list[tuple[str, int]], lis
     return train, test
 
 
-def _common_form(images: Images, names: list[str], size: int | None) -> tuple[int, int, Any]:
+def _common_form(images: Images, names: list[str], size: int | None) -> tuple[int, int, Mode]:
     """The height, width and mode that all images get; without a wanted size they must have the same."""
     forms = [dimensions(images, name) for name in names]
-    mode = "RGB" if any(form[2] == "RGB" for form in forms) else "L"
+    mode: Mode = "RGB" if any(form[2] == "RGB" for form in forms) else "L"
     if size is not None:
         return size, size, mode
     height, width, _ = forms[0]
