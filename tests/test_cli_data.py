@@ -74,7 +74,7 @@ def test_download_says_what_is_embedded_and_what_is_unknown(folder):
 def test_download_without_network_names_the_page_and_the_folder(folder, monkeypatch):
     remote = Remote("http://127.0.0.1:9/gzip.zip", "gzip.zip", "0" * 32)
     monkeypatch.setitem(OFFERS, "emnist", Offer("https://example.org/emnist", [remote]))
-    with pytest.raises(FedgenError, match=rf"https://example.org/emnist by hand and put it into {folder / 'emnist'}"):
+    with pytest.raises(FedgenError, match=rf"by hand from https://example.org/emnist into {folder / 'emnist'}"):
         invoke("download", "emnist")
 
 

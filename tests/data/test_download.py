@@ -62,14 +62,10 @@ def test_a_wrong_checksum_leaves_nothing_behind(server, tmp_path):
 def test_without_network_it_says_what_to_do_by_hand(server, tmp_path):
     offer = Offer(PAGE, [remote(server, "a.txt", b"hello")])
     server.files.clear()
-    with pytest.raises(
-        FedgenError, match=rf"cannot be reached .*get a.txt from {PAGE} by hand and put it into {tmp_path}"
-    ):
+    with pytest.raises(FedgenError, match=rf"cannot be reached .*get a.txt by hand from {PAGE} into {tmp_path}"):
         download(offer, tmp_path, progress=False)
     closed = Offer(PAGE, [Remote("http://127.0.0.1:9/a.txt", "a.txt", "0" * 32)])
-    with pytest.raises(
-        FedgenError, match=rf"cannot be reached .*get a.txt from {PAGE} by hand and put it into {tmp_path}"
-    ):
+    with pytest.raises(FedgenError, match=rf"cannot be reached .*get a.txt by hand from {PAGE} into {tmp_path}"):
         download(closed, tmp_path, progress=False)
     assert list(tmp_path.iterdir()) == []
 

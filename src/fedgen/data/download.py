@@ -44,7 +44,7 @@ def download(offer: Offer, folder: Path, *, progress: bool = True) -> list[Path]
 def by_hand(offer: Offer, folder: Path) -> str:
     """What to do where the network cannot be used."""
     names = ", ".join(f"{remote.name} (unpacked)" if remote.members else remote.name for remote in offer.files)
-    return f"get {names} from {offer.page} by hand and put it into {folder}"
+    return f"get {names} by hand from {offer.page} into {folder}"
 
 
 def _fetch(remote: Remote, page: str, folder: Path, bar: Progress) -> list[Path]:

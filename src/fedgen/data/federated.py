@@ -1,7 +1,7 @@
 """What a simulation holds: one copy of the data, and index arrays that say whose is what."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,7 +139,7 @@ def _shifted(division: Division, start: int) -> Division:
     return _mapped(division, lambda part: part + np.int32(start))
 
 
-def _mapped(division: Division, f: Any) -> Division:
+def _mapped(division: Division, f: Callable[[NDArray[np.int32]], NDArray[np.int32]]) -> Division:
     return replace(division, index=f(division.index), proxy=f(division.proxy), validation=f(division.validation))
 
 
