@@ -31,6 +31,16 @@ def test_an_empty_class_is_refused(tmp_path):
         load(str(path))
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"), [([0, 1, 2**40], "integers from 0"), ([0, 1, 900_000], "label 2 has no")]
+)
+def test_labels_far_out_of_range_are_refused(tmp_path, labels, message):
+    path = tmp_path / "mine.npz"
+    np.savez(path, x_train=X[:3], y_train=labels, x_test=X[:3], y_test=labels)
+    with pytest.raises(FedgenError, match=rf"mine.npz: .*{message}"):
+        load(str(path))
+
+
 def test_an_npz_file_of_uneven_parts_is_refused(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, x_train=X, y_train=Y[:4], x_test=X[:3], y_test=Y[:3])

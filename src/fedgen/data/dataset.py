@@ -11,6 +11,8 @@ from fedgen.errors import FedgenError
 # How bytes become the model's input: (x/255 - 0.5) / 0.5, or x/255.
 Scale = Literal["signed", "unit"]
 
+_LARGEST = 1_000_000  # label; what is beyond was not meant as one
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -58,8 +60,8 @@ def from_arrays(
             if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
                 raise FedgenError(f"{name}: {part} samples are of type {x.dtype}; they must be numbers")
             x = x.astype(np.float32, copy=False)
-        if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or y.min() < 0:
-            raise FedgenError(f"{name}: {part} labels must be a list of integers from 0")
+        if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() > _LARGEST:
+            raise FedgenError(f"{name}: {part} labels must be a list of integers from 0 (to {_LARGEST:,} at most)")
         parts[part] = x, y.astype(np.int32)
     (x, y), (x2, y2) = parts["train"], parts["test"]
     if x.shape[1:] != x2.shape[1:] or x.dtype != x2.dtype:

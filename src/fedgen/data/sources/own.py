@@ -38,10 +38,11 @@ def own(path: Path, *, size: Count | None = None, scale: Scale = "signed") -> Da
 
 def _complete(path: Path, parts: list[NDArray[Any]], users: NDArray[Any] | None, scale: Scale) -> Dataset:
     dataset = from_arrays(*parts, name=str(path), user_train=users, scale=scale)
-    empty = np.setdiff1d(np.arange(dataset.classes), dataset.y_train)
-    if len(empty):
+    present = np.unique(dataset.y_train)
+    if len(present) < dataset.classes:
+        empty = np.flatnonzero(present != np.arange(len(present)))[0]
         raise FedgenError(
-            f"{path}: label {empty[0]} has no training samples; labels must be 0 to {dataset.classes - 1} without gaps"
+            f"{path}: label {empty} has no training samples; labels must be 0 to {dataset.classes - 1} without gaps"
         )
     return dataset
 
