@@ -10,11 +10,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedgen.algorithms import ALGORITHMS
 from fedgen.algorithms.registry import summary_of
+from fedgen.cli_data import app as data_app
 from fedgen.config import parse_setting, read_toml, resolve
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS
@@ -27,6 +29,7 @@ from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.run import Interrupted
 from fedgen.simulate.run import run as simulate
 from fedgen.simulate.scores import headline
+from fedgen.simulate.setup import load_dataset
 from fedgen.simulate.watch import Watch
 
 app = typer.Typer(
@@ -35,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app, name="data")
 Row = dict[str, Any]
 Rows = list[Row]
 
@@ -47,7 +51,7 @@ def main() -> None:
     try:
         app()
     except FedgenError as error:
-        errors.print(f"[red]error:[/red] {error}", markup=True)
+        errors.print(f"[red]error:[/red] {escape(str(error))}")  # a path may have brackets
         sys.exit(2)
 
 
@@ -56,8 +60,11 @@ def run(
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings, such as a run folder's config.toml.")] = None,
     algorithm: Annotated[list[str] | None, typer.Option(help="An algorithm (see `fedgen list`); give it several times to compare on the same partitions. [fedgen and fedavg]")] = None,
     preset: Annotated[str | None, typer.Option(help="paper, reference or tuned. [paper]")] = None,
-    dataset: Annotated[str | None, typer.Option(help="A dataset's name. [mnist]")] = None,
+    dataset: Annotated[str | None, typer.Option(help="A dataset's name (see `fedgen list`), or the path of your own: an .npz file, a folder of idx files, or one of images in a folder for each class. [mnist]")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where the dataset's files are. [$FEDGEN_DATA, or where `fedgen data download` puts them]")] = None,
     model: Annotated[str | None, typer.Option(help="cnn or mlp. [cnn]")] = None,
+    partition: Annotated[str | None, typer.Option(help="How the data is divided among the users (see `fedgen list`). [dirichlet; celeba: natural]")] = None,
+    partition_file: Annotated[str | None, typer.Option(help="A .json or .npz file to read the partition from; where it does not exist, it is written.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet parameter of the partition: the smaller, the more different the users. [0.1]")] = None,
     users: Annotated[int | None, typer.Option(help="How many users there are. [20]")] = None,
     active: Annotated[int | None, typer.Option(help="How many of them train in a round. [10]")] = None,
@@ -81,7 +88,8 @@ def run(
     config.toml, metrics.jsonl, summary.json, curves.png and the trained models.
     """
     given: dict[str, Any] = {
-        "algorithms": algorithm or None, "preset": preset, "dataset": dataset, "model": model, "alpha": alpha,
+        "algorithms": algorithm or None, "preset": preset, "dataset": dataset, "data_dir": data_dir, "model": model,
+        "partition": partition, "partition_file": partition_file, "alpha": alpha,
         "users": users, "active": active, "rounds": rounds, "local_steps": local_steps, "batch_size": batch_size,
         "lr": lr, "share": share, "seeds": seeds, "seed": seed, "eval_every": eval_every,
     }  # fmt: skip
@@ -104,11 +112,15 @@ def run(
     else:
         settings = resolve(*layers)
         out = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    data = load_dataset(settings)  # before the folder is made, and before the display: decoding has a bar of its own
+    if not resume:
         folder = RunFolder.create(out, settings, force=force)
     use_machine_well()
     with _Display(settings.rounds, settings.seeds) as display:
         try:
-            summary = simulate(settings, folder=folder, watch=display, checkpoint_seconds=checkpoint_every)
+            summary = simulate(
+                settings, dataset=data, folder=folder, watch=display, checkpoint_seconds=checkpoint_every
+            )
         except Interrupted:
             display.stop()
             errors.print(f"interrupted; continue with: fedgen run --resume --out {out}")
@@ -198,6 +210,8 @@ def _table(summary: Row) -> Table:
     score = {
         "accuracy": "accuracy on the full test set, mean of the last 10 rounds",
         "authors": "the authors' metric: labels a user trained on, mean of the 5 best rounds",
+        "seen": "accuracy on the labels a user trained on, mean of the last 10 rounds",
+        "matching": "accuracy on each user's own label distribution, mean of the last 10 rounds",
     }[config["score"]]
     columns: dict[str, Callable[[Row, Rows], str]] = {
         "score": lambda row, _: _number(row["mean"]),

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedgen.algorithms import ALGORITHMS, options_of
 from fedgen.data.partition import PARTITIONERS
-from fedgen.data.sources import DATASETS
+from fedgen.data.sources import loader_of, own_path
 from fedgen.errors import FedgenError, unknown
 from fedgen.models import MODELS
 from fedgen.presets import DATASET_PRESETS, PRESETS
@@ -37,8 +37,11 @@ class RunConfig(BaseModel):
     preset: str = "paper"
     algorithms: tuple[str, ...] = ("fedgen", "fedavg")
     dataset: str = "mnist"
+    data_dir: str = ""
+    user_file: str = ""
     model: str = "cnn"
     partition: str = "dirichlet"
+    partition_file: str = ""
     alpha: Rate = 0.1
     users: Positive = 20
     active: Positive = 10
@@ -53,17 +56,18 @@ class RunConfig(BaseModel):
     statistics: Literal["averaged", "local"] = "averaged"
     train_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
     class_limit: bool = False
+    proxy_limit: Positive = 50_000
     seeds: Positive = 1
     seed: Annotated[int, Field(ge=0)] = 0
     eval_every: Positive = 5
     evaluate_on: Literal["test", "validation"] = "test"
     validation: Positive = 5000
-    score: Literal["accuracy", "authors"] = "accuracy"
+    score: Literal["accuracy", "authors", "seen", "matching"] = "accuracy"
     score_users: Positive = 100
     options: dict[str, dict[str, Any]] = {}
 
     def of(self, section: str) -> dict[str, Any]:
-        """The options of an algorithm, of the model or of the partition."""
+        """The options of an algorithm, of the dataset, the model or the partition."""
         return self.options.get(section, {})
 
     @property
@@ -99,9 +103,11 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
         if key not in RunConfig.model_fields or key == "options":
             raise unknown("setting", key, set(RunConfig.model_fields) - {"options"})
     config = _checked(RunConfig, settings, "")
+    load_dataset = _no_options if "dataset" in own else loader_of(config.dataset)
+    if load_dataset is not _no_options and (place := own_path(config.dataset)) is not None:
+        config = config.model_copy(update={"dataset": str(place)})  # so that the run can be repeated from elsewhere
     names: list[tuple[str, str, Mapping[str, Any]]] = [
         *(("algorithm", name, ALGORITHMS) for name in config.algorithms),
-        ("dataset", config.dataset, DATASETS),
         ("model", config.model, MODELS),
         ("partition", config.partition, PARTITIONERS),
     ]
@@ -116,6 +122,7 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
         raise FedgenError(f"{config.active} active users of {config.users}: active must be at most users")
 
     sections = {
+        "dataset": load_dataset,
         "model": MODELS.get(config.model, _no_options),
         "partition": PARTITIONERS[config.partition],
         **ALGORITHMS,
@@ -127,7 +134,7 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
             if section not in sections:
                 raise unknown("section", section, sections)
             given.setdefault(section, {})[key] = value
-    used = ("model", "partition", *config.algorithms)
+    used = ("dataset", "model", "partition", *config.algorithms)
     options = {section: _options(section, sections[section], given.get(section, {})) for section in given}
     return config.model_copy(
         update={"options": {s: options[s] if s in options else _options(s, sections[s], {}) for s in used}}
@@ -135,7 +142,7 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
 
 
 def _no_options() -> None:
-    """Stands in for a model of the caller's own."""
+    """Stands in for a dataset or a model of the caller's own."""
 
 
 def _options(section: str, builder: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,5 +12,5 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> FedgenError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(valid)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"valid: {', '.join(names)}"
+    hint = f"did you mean '{near[0]}'?" if near else f"valid: {', '.join(names) or 'none'}"
     return FedgenError(f"unknown {kind} '{name}'; {hint}")

@@ -1,17 +1,25 @@
 """What every data source gives: stored samples and labels, for training and for testing."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgen.errors import FedgenError
 
+# How bytes become the model's input: (x/255 - 0.5) / 0.5, or x/255.
+Scale = Literal["signed", "unit"]
+
+_LARGEST = 1_000_000  # label; what is beyond was not meant as one
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples as stored (images as uint8 [sample, height, width, channel]) and labels 0 .. classes - 1."""
+    """Samples as stored (images as uint8 [sample, height, width, channel]) and labels 0 .. classes - 1.
+
+    The samples may be memory-mapped: only the rows that a run uses are then read.
+    """
 
     name: str
     x_train: NDArray[Any]
@@ -19,13 +27,31 @@ class Dataset:
     x_test: NDArray[Any]
     y_test: NDArray[np.int32]
     classes: int
+    user_train: NDArray[np.int64] | None = None  # the natural user of each training sample, from 0
+    group: int = 1  # how many natural users make one user of a run, unless said otherwise
+    scale: Scale = "signed"
 
 
-def from_arrays(x_train: Any, y_train: Any, x_test: Any, y_test: Any, *, name: str = "arrays") -> Dataset:
+def from_arrays(
+    x_train: Any,
+    y_train: Any,
+    x_test: Any,
+    y_test: Any,
+    *,
+    name: str = "arrays",
+    user_train: Any = None,
+    group: int = 1,
+    scale: Scale = "signed",
+) -> Dataset:
     """A dataset of one's own arrays, checked."""
     parts = {}
     for part, xs, ys in (("train", x_train, y_train), ("test", x_test, y_test)):
-        x, y = np.asarray(xs), np.asarray(ys)
+        x = xs if isinstance(xs, np.memmap) else np.asarray(xs)
+        y = np.asarray(ys)
+        if x.ndim < 2:
+            raise FedgenError(
+                f"{name}: {part} samples must have two dimensions or more, the first counting them, not shape {x.shape}"
+            )
         if len(x) != len(y):
             raise FedgenError(f"{name}: {len(x)} {part} samples but {len(y)} {part} labels")
         if len(x) == 0:
@@ -33,9 +59,9 @@ def from_arrays(x_train: Any, y_train: Any, x_test: Any, y_test: Any, *, name: s
         if x.dtype != np.uint8:
             if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
                 raise FedgenError(f"{name}: {part} samples are of type {x.dtype}; they must be numbers")
-            x = x.astype(np.float32)
-        if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or y.min() < 0:
-            raise FedgenError(f"{name}: {part} labels must be a list of integers from 0")
+            x = x.astype(np.float32, copy=False)
+        if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() > _LARGEST:
+            raise FedgenError(f"{name}: {part} labels must be a list of integers from 0 (to {_LARGEST:,} at most)")
         parts[part] = x, y.astype(np.int32)
     (x, y), (x2, y2) = parts["train"], parts["test"]
     if x.shape[1:] != x2.shape[1:] or x.dtype != x2.dtype:
@@ -46,4 +72,15 @@ def from_arrays(x_train: Any, y_train: Any, x_test: Any, y_test: Any, *, name: s
     classes = int(y.max()) + 1
     if y2.max() >= classes:
         raise FedgenError(f"{name}: the test set has label {y2.max()}, which the training set does not")
-    return Dataset(name, x, y, x2, y2, classes)
+    users = None if user_train is None else numbered(user_train, len(y), name)
+    return Dataset(name, x, y, x2, y2, classes, users, group, scale)
+
+
+def numbered(users: Any, samples: int, name: str) -> NDArray[np.int64]:
+    """Users by whatever names (numbers or words) as 0, 1, 2 ..."""
+    ids = np.asarray(users)
+    if ids.ndim != 1 or len(ids) != samples:
+        raise FedgenError(f"{name}: the users are of shape {ids.shape}; each of {samples} training samples needs one")
+    if ids.dtype.kind not in "iuUS":
+        raise FedgenError(f"{name}: the users are of type {ids.dtype}; they must be whole numbers or words")
+    return np.unique(ids, return_inverse=True)[1].astype(np.int64)

@@ -1,7 +1,8 @@
 """What a simulation holds: one copy of the data, and index arrays that say whose is what."""
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 from fedgen.data.dataset import Dataset
 from fedgen.data.partition import Partitioner
+from fedgen.data.partition.feature_noise import feature_noise, noise_levels
+from fedgen.data.partition.natural import natural
 from fedgen.errors import FedgenError
 
 
@@ -22,6 +25,7 @@ class Division:
     labels: NDArray[np.int64]  # [user, label] how many samples of each label
     proxy: NDArray[np.int32]  # rows that no user holds, but for the validation rows
     validation: NDArray[np.int32]  # rows held out to choose hyper-parameters on
+    noise: NDArray[np.float64] | None = None  # [user] the standard deviation of what is added to its samples
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
@@ -38,19 +42,52 @@ def divide(
     train_fraction: float,
     class_limit: bool,
     validation: int,
+    proxy_limit: int | None = None,
     **options: Any,
 ) -> Division:
     """Choose the part of the training set that the users get, and give it to them."""
     taken = _choose(dataset, users, seed, train_fraction, class_limit)
-    shares = partitioner(dataset.y_train[taken], users, generator(seed, "partition"), **options)
-    rest = generator(seed, "rest").permutation(np.setdiff1d(np.arange(len(dataset.y_train)), taken))
+    owners = []
+    if partitioner is natural:
+        if dataset.user_train is None:
+            raise FedgenError(
+                f"dataset {dataset.name} has no natural users; give each training sample's user with"
+                " --set user_file=FILE, or choose another partition"
+            )
+        owners = [dataset.user_train[taken]]
+        options.setdefault("group", dataset.group)
+    shares = partitioner(dataset.y_train[taken], users, generator(seed, "partition"), *owners, **options)
+    sizes = np.array([len(share) for share in shares])
+    return assemble(dataset, taken[np.concatenate(shares)], sizes, seed, validation=validation, proxy_limit=proxy_limit)
+
+
+def with_skew(dataset: Dataset, division: Division, partitioner: Partitioner, options: Mapping[str, Any]) -> Division:
+    """A division with what its scheme does besides giving rows to users."""
+    if partitioner is feature_noise:
+        return replace(division, noise=noise_levels(len(division.size), **options))
+    if partitioner is natural and len(division.proxy):
+        # How much is left differs between seeds, but runs of one program must have the same shape.
+        return replace(division, proxy=np.resize(division.proxy, len(dataset.y_train)))
+    return division
+
+
+def assemble(
+    dataset: Dataset,
+    index: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    seed: int,
+    *,
+    validation: int,
+    proxy_limit: int | None = None,
+) -> Division:
+    """The division in which the users hold these rows, so many each, and the server what is left."""
+    rest = generator(seed, "rest").permutation(np.setdiff1d(np.arange(len(dataset.y_train)), index))
     if validation > len(rest):
         raise FedgenError(
             f"a validation set of {validation} needs as many training samples that no user holds,"
             f" and there are {len(rest)}; lower train_fraction or validation"
         )
-    sizes = np.array([len(share) for share in shares])
-    index = taken[np.concatenate(shares)]
+    users = len(sizes)
     labels = np.zeros((users, dataset.classes), np.int64)
     np.add.at(labels, (np.repeat(np.arange(users), sizes), dataset.y_train[index]), 1)
     return Division(
@@ -58,9 +95,66 @@ def divide(
         (np.cumsum(sizes) - sizes).astype(np.int32),
         sizes.astype(np.int32),
         labels,
-        rest[validation:].astype(np.int32),
+        rest[validation:][:proxy_limit].astype(np.int32),
         rest[:validation].astype(np.int32),
     )
+
+
+def gather(
+    dataset: Dataset, divisions: Mapping[int, Division]
+) -> tuple[NDArray[Any], NDArray[np.int32], dict[int, Division]]:
+    """The training samples and labels that the divisions (by seed) need, and the divisions in terms of these.
+
+    Samples in memory are given as they are. Of memory-mapped ones only the rows in use are read. Where users
+    have noise of their own it is added here, once for each seed: a sample belongs to one user at most.
+    """
+    x, y = dataset.x_train, dataset.y_train
+    noisy = any(division.noise is not None for division in divisions.values())
+    if not noisy and not isinstance(x, np.memmap):
+        return x, y, dict(divisions)
+    groups = [[seed] for seed in divisions] if noisy else [list(divisions)]
+    rows_of = [_rows([divisions[seed] for seed in seeds]) for seeds in groups]
+    samples, renumbered, start = [], {}, 0
+    for seeds, rows in zip(groups, rows_of, strict=True):
+        part = np.asarray(x[rows])
+        for seed in seeds:
+            division = _renumbered(divisions[seed], rows)
+            if division.noise is not None:
+                part = _with_noise(part, division, generator(seed, "feature-noise"))
+            renumbered[seed] = _shifted(division, start)
+        samples.append(part)
+        start += len(rows)
+    return np.concatenate(samples), y[np.concatenate(rows_of)], renumbered
+
+
+def _rows(divisions: Sequence[Division]) -> NDArray[np.int32]:
+    return np.unique(np.concatenate([part for d in divisions for part in (d.index, d.proxy, d.validation)]))
+
+
+def _renumbered(division: Division, rows: NDArray[np.int32]) -> Division:
+    return _mapped(division, lambda part: np.searchsorted(rows, part).astype(np.int32))
+
+
+def _shifted(division: Division, start: int) -> Division:
+    return _mapped(division, lambda part: part + np.int32(start))
+
+
+def _mapped(division: Division, f: Callable[[NDArray[np.int32]], NDArray[np.int32]]) -> Division:
+    return replace(division, index=f(division.index), proxy=f(division.proxy), validation=f(division.validation))
+
+
+def _with_noise(x: NDArray[Any], division: Division, rng: np.random.Generator) -> NDArray[Any]:
+    """A copy of the samples with each user's noise on its own; bytes stay bytes, rounded and cut off."""
+    assert division.noise is not None
+    noisy = x.copy()
+    for level, offset, size in zip(division.noise, division.offset, division.size, strict=True):
+        rows = division.index[offset : offset + size]
+        added = rng.normal(0, level, x[rows].shape)
+        if x.dtype == np.uint8:
+            noisy[rows] = np.clip(np.rint(x[rows] + 255 * added), 0, 255)
+        else:
+            noisy[rows] = x[rows] + added
+    return noisy
 
 
 def _choose(dataset: Dataset, users: int, seed: int, fraction: float, class_limit: bool) -> NDArray[np.int64]:

@@ -1,9 +1,10 @@
 """How JAX uses this machine: one CPU device for each core, and a compilation cache between processes."""
 
 import os
-from pathlib import Path
 
 import jax
+
+from fedgen.files import cache_folder
 
 
 def use_machine_well() -> None:
@@ -15,8 +16,7 @@ def use_machine_well() -> None:
     if not os.environ.get("JAX_NUM_CPU_DEVICES") and "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", available_cores())
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(cache / "fedgen" / "compiled"))
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 

@@ -14,7 +14,7 @@ from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.simulate.engine import Correct, Inputs, Program, State, place
 from fedgen.simulate.folder import RunFolder
-from fedgen.simulate.scores import Record, result, scores, table
+from fedgen.simulate.scores import Record, matching, result, scores, table
 from fedgen.simulate.setup import Setup, prepare
 from fedgen.simulate.watch import Watch
 from fedgen.version import __version__
@@ -134,8 +134,9 @@ class _Runner:
                 record["diverged_at"] = int(values.diverged[lane])
             else:
                 one = jax.tree.map(lambda a, lane=lane: a[lane], correct)
-                seen = self.setup.divisions[seed].labels[program.scored_users] > 0
-                record |= scores(one.global_model, one.local_models, self.setup.totals(seed), seen)
+                held, totals = self.setup.divisions[seed].labels[program.scored_users], self.setup.totals(seed)
+                record |= scores(one.global_model, one.local_models, totals, held > 0)
+                record["accuracy_matching"] = matching(one.global_model, one.local_models, totals, held)
                 record["train_loss"] = float(values.loss[lane])
                 record |= {key: float(value[lane]) for key, value in values.metrics.items()}
             self.progress.records.append(record)

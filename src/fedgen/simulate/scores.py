@@ -34,6 +34,26 @@ def scores(
     return {"accuracy": accuracy, "accuracy_seen_labels": restricted, "accuracy_users": users}
 
 
+def matching(
+    global_correct: NDArray[Any] | None,
+    local_correct: NDArray[Any] | None,
+    totals: NDArray[Any],
+    held: NDArray[Any],
+) -> float:
+    """The mean accuracy of the users, each on a test set with its own label distribution, in percent.
+
+    `held` [user, class] counts the users' training samples. Weighting each class's accuracy by it is a test
+    share of that distribution without the noise of drawing one. Classes without test samples are left out.
+    """
+    each = local_correct if local_correct is not None else global_correct
+    assert each is not None, "an algorithm predicts globally, locally, or both"
+    tested = totals > 0
+    rate = np.divide(each, totals, out=np.zeros(np.shape(each)), where=tested)
+    weight = held * tested
+    users = np.sum(weight * rate, axis=1) / np.maximum(weight.sum(axis=1), 1)
+    return float(100 * np.mean(users[weight.sum(axis=1) > 0]))
+
+
 def headline(record: Record) -> float:
     """The global model's accuracy, or the mean of the users' own models where there is no global one."""
     value = record["accuracy"] if record["accuracy"] is not None else record["accuracy_users"]
@@ -45,7 +65,7 @@ def result(records: Sequence[Record], rounds: int) -> Record:
     last = [r for r in records if r["round"] > rounds - LAST_ROUNDS]
 
     def late(key: str) -> float | None:
-        values = [r[key] for r in last if r[key] is not None]
+        values = [r[key] for r in last if r.get(key) is not None]
         return sum(values) / len(values) if values else None
 
     def best5(values: list[float]) -> float | None:
@@ -58,6 +78,7 @@ def result(records: Sequence[Record], rounds: int) -> Record:
         "accuracy_seen_labels": late("accuracy_seen_labels"),
         "accuracy_seen_labels_best5": best5([r["accuracy_seen_labels"] for r in records]),
         "accuracy_users": late("accuracy_users"),
+        "accuracy_matching": late("accuracy_matching"),
         "curve": [[r["round"], headline(r)] for r in records],
     }
 
@@ -68,6 +89,10 @@ def score_of(row: Record, score: str) -> float | None:
         return None
     if score == "authors":
         value = row["accuracy_seen_labels_best5"]
+    elif score == "seen":
+        value = row["accuracy_seen_labels"]
+    elif score == "matching":
+        value = row["accuracy_matching"]
     else:
         value = row["accuracy"] if row["accuracy"] is not None else row["accuracy_users"]
     return None if value is None else float(value)

@@ -1,7 +1,8 @@
 """From a configuration to what the engine takes: the task, the data on the devices, each seed's division."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,9 +13,10 @@ from fedgen.algorithms import ALGORITHMS, build, options_of
 from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Model, Task
 from fedgen.data.dataset import Dataset
-from fedgen.data.federated import Division, divide
+from fedgen.data.federated import Division, assemble, divide, gather, with_skew
 from fedgen.data.partition import PARTITIONERS
-from fedgen.data.sources import DATASETS
+from fedgen.data.partition_file import read_partition, write_partition
+from fedgen.data.sources import load
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
 from fedgen.simulate.engine import Data, Inputs, Program, place
@@ -35,6 +37,9 @@ class Setup:
         """The arguments of these runs, stacked."""
         traced, _ = self._options(algorithm)
 
+        # Natural users' samples differ in number between seeds; what fills up is never drawn.
+        width = max(len(d.index) for d in self.divisions.values())
+
         def stacked(arrays: Sequence[np.ndarray]) -> Array:
             return jnp.asarray(np.stack(arrays))
 
@@ -42,7 +47,7 @@ class Setup:
         return place(
             Inputs(
                 jnp.stack([jax.random.key(seed) for seed in seeds]),
-                stacked([d.index for d in chosen]),
+                stacked([np.pad(d.index, (0, width - len(d.index))) for d in chosen]),
                 stacked([d.offset for d in chosen]),
                 stacked([d.size for d in chosen]),
                 stacked([d.proxy for d in chosen]),
@@ -96,32 +101,15 @@ class Setup:
 
 def prepare(config: RunConfig, dataset: Dataset | None = None, model: Model | None = None) -> Setup:
     """Load and divide the data; `dataset` and `model` replace those that the configuration names."""
-    dataset = dataset or DATASETS[config.dataset]()
-    partitioner = PARTITIONERS[config.partition]
-    options = dict(config.of("partition"))
-    if "alpha" in options_of(partitioner):
-        options["alpha"] = config.alpha
-    holds_out = config.evaluate_on == "validation"
-    divisions = {
-        seed: divide(
-            dataset,
-            partitioner,
-            config.users,
-            seed,
-            train_fraction=config.train_fraction,
-            class_limit=config.class_limit,
-            validation=config.validation if holds_out else 0,
-            **options,
-        )
-        for seed in config.run_seeds
-    }
+    dataset = dataset or load_dataset(config)
+    divisions = divide_all(config, dataset)
     sample = dataset.x_train.shape[1:]
     model = model or MODELS[config.model](sample, dataset.classes, **config.of("model"))
     task = Task(
         model,
         dataset.classes,
         jax.ShapeDtypeStruct(sample, dataset.x_train.dtype),
-        normalise,
+        PREPARE[dataset.scale],
         proxy_samples=len(divisions[config.seed].proxy),
     )
     federation = Federation(
@@ -135,7 +123,9 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: Model | No
         config.weighting,
         config.statistics,
     )
-    x, y = place(dataset.x_train), place(dataset.y_train)
+    holds_out = config.evaluate_on == "validation"
+    x_train, y_train, divisions = gather(dataset, divisions)
+    x, y = place(x_train), place(y_train)
     scored = (x, y) if holds_out else (place(dataset.x_test), place(dataset.y_test))
     everything = np.arange(len(dataset.y_test), dtype=np.int32)
     rows = {seed: d.validation if holds_out else everything for seed, d in divisions.items()}
@@ -144,6 +134,57 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: Model | No
     return setup
 
 
+def load_dataset(config: RunConfig) -> Dataset:
+    """The dataset that a configuration names."""
+    return load(config.dataset, data_dir=config.data_dir, user_file=config.user_file, **config.of("dataset"))
+
+
+def divide_all(config: RunConfig, dataset: Dataset) -> dict[int, Division]:
+    """Each seed's division: made as the configuration says, or read from its partition file where that exists."""
+    partitioner = PARTITIONERS[config.partition]
+    options = dict(config.of("partition"))
+    if "alpha" in options_of(partitioner):
+        options["alpha"] = config.alpha
+    held_out = config.validation if config.evaluate_on == "validation" else 0
+    rest: dict[str, Any] = {"validation": held_out, "proxy_limit": config.proxy_limit}
+    file = Path(config.partition_file) if config.partition_file else None
+    settings = {"partition": config.partition, **options}
+    if file is not None and file.exists():
+        kept = read_partition(file, dataset, settings)
+        for seed in config.run_seeds:
+            if seed not in kept:
+                raise FedgenError(f"partition file {file} has seeds {', '.join(map(str, kept))}, not {seed}")
+            if len(kept[seed][1]) != config.users:
+                raise FedgenError(f"partition file {file} is for {len(kept[seed][1])} users, not {config.users}")
+        divisions = {seed: assemble(dataset, *kept[seed], seed, **rest) for seed in config.run_seeds}
+    else:
+        divisions = {
+            seed: divide(
+                dataset,
+                partitioner,
+                config.users,
+                seed,
+                train_fraction=config.train_fraction,
+                class_limit=config.class_limit,
+                **rest,
+                **options,
+            )
+            for seed in config.run_seeds
+        }
+        if file is not None:
+            write_partition(file, dataset, divisions, settings)
+    return {seed: with_skew(dataset, division, partitioner, options) for seed, division in divisions.items()}
+
+
 def normalise(x: Array) -> Array:
     """Stored bytes as (x/255 - 0.5) / 0.5; other numbers as they are."""
-    return (x.astype(jnp.float32) / 255 - 0.5) / 0.5 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+    return (unit(x) - 0.5) / 0.5 if x.dtype == jnp.uint8 else unit(x)
+
+
+def unit(x: Array) -> Array:
+    """Stored bytes as x/255; other numbers as they are."""
+    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+
+
+# How a dataset's samples become the model's input.
+PREPARE: dict[str, Callable[[Array], Array]] = {"signed": normalise, "unit": unit}

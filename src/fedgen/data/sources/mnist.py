@@ -3,16 +3,18 @@
 from pathlib import Path
 
 from fedgen.data.dataset import Dataset, from_arrays
-from fedgen.data.idx import read_idx
+from fedgen.data.idx import read_labelled
 
 _FILES = Path(__file__).parent / "files"
 
 
-def mnist() -> Dataset:
+def mnist(folder: Path = _FILES) -> Dataset:
     """Handwritten digits, 60,000 for training and 10,000 for testing, 28x28 grey (embedded)."""
+    return ten_classes(folder, "mnist")
 
-    def part(prefix: str) -> tuple[object, object]:
-        images = read_idx(_FILES / f"{prefix}-images-idx3-ubyte.gz", 3)
-        return images[..., None], read_idx(_FILES / f"{prefix}-labels-idx1-ubyte.gz", 1)
 
-    return from_arrays(*part("train"), *part("t10k"), name="mnist")
+def ten_classes(folder: Path, name: str) -> Dataset:
+    """A dataset in MNIST's four files."""
+    x, y = read_labelled(folder, "train", 10)
+    x_test, y_test = read_labelled(folder, "t10k", 10)
+    return from_arrays(x[..., None], y, x_test[..., None], y_test, name=name)

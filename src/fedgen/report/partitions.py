@@ -1,0 +1,38 @@
+"""The paper's figure of label distributions: users by labels, a bubble for each, its area the number of samples."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+MOST_USERS = 50  # beyond that bubbles cannot be told apart
+_LARGEST = 200.0  # points², the area of the largest bubble
+
+
+def bubbles(panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str) -> list[Path]:
+    """Counts [user, label] by title, side by side, as PNG and SVG; of many users the first ones."""
+    users = max(min(len(counts), MOST_USERS) for counts in panels.values())
+    labels = max(counts.shape[1] for counts in panels.values())
+    size = (1.2 + len(panels) * (0.6 + 0.16 * users), 1.2 + 0.2 * max(labels, 10))
+    figure = Figure(figsize=size, layout="constrained")
+    all_axes: Any = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    largest = max(int(counts[:MOST_USERS].max()) for counts in panels.values())
+    for axes, (title, counts) in zip(all_axes, panels.items(), strict=True):
+        user, label = np.nonzero(counts[:MOST_USERS])
+        axes.scatter(user, label, s=_LARGEST * counts[user, label] / largest, color="tab:red", linewidths=0)
+        axes.set(xlabel=_axis(len(counts)), title=title, xlim=(-1, users), ylim=(-1, labels))
+        axes.grid(alpha=0.2)
+        axes.set_axisbelow(True)
+    all_axes[0].set_ylabel("label")
+    figure.suptitle(f"area: samples; the largest bubble is {largest:,}", fontsize="small")
+    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
+    for path in paths:
+        figure.savefig(path, dpi=150)
+    return paths
+
+
+def _axis(users: int) -> str:
+    return "user" if users <= MOST_USERS else f"user (the first {MOST_USERS} of {users:,})"
