@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+
 from helpers import small_setup
 
 SEEDS = (0, 1, 2)

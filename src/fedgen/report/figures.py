@@ -15,7 +15,7 @@ def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     for row in summary["results"]:
         if row["curve"]:
             curves.setdefault(row["algorithm"], []).append(row["curve"])
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for algorithm, runs in curves.items():
         shortest = min(len(run) for run in runs)  # a run that diverged has fewer evaluations
@@ -33,7 +33,7 @@ def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     )
     axes.grid(alpha=0.3)
     if curves:
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside right center", frameon=False, title="last evaluation")
     paths = [folder / "curves.png", folder / "curves.svg"]
     for path in paths:
         figure.savefig(path, dpi=150)
