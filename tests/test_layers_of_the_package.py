@@ -8,7 +8,7 @@ import fedgen
 ROOT = Path(fedgen.__file__).parent
 # A module may import from its own level and from those before it.
 ORDER = [
-    {"errors", "version"},
+    {"errors", "version", "files"},
     {"core"},
     {"models", "data"},
     {"algorithms"},
@@ -17,7 +17,7 @@ ORDER = [
     {"experiments"},
     {"report"},
     {"library"},
-    {"cli"},
+    {"cli", "cli_data"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 
