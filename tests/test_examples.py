@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import SMALL, small_data
 
 import fedgen
 from fedgen.config import resolve
 from fedgen.simulate.run import run
 from fedgen.simulate.setup import prepare
+from helpers import SMALL, small_data
 
 ROOT = Path(__file__).parents[1]
 

@@ -29,7 +29,7 @@ from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.run import Interrupted
 from fedgen.simulate.run import run as simulate
 from fedgen.simulate.scores import headline
-from fedgen.simulate.setup import load_dataset
+from fedgen.simulate.setup import prepare
 from fedgen.simulate.watch import Watch
 
 app = typer.Typer(
@@ -112,15 +112,14 @@ def run(
     else:
         settings = resolve(*layers)
         out = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-    data = load_dataset(settings)  # before the folder is made, and before the display: decoding has a bar of its own
+    use_machine_well()
+    # Before the folder is made, so that a mistake leaves none, and before the display: decoding has its own bar.
+    setup = prepare(settings)
     if not resume:
         folder = RunFolder.create(out, settings, force=force)
-    use_machine_well()
     with _Display(settings.rounds, settings.seeds) as display:
         try:
-            summary = simulate(
-                settings, dataset=data, folder=folder, watch=display, checkpoint_seconds=checkpoint_every
-            )
+            summary = simulate(setup, folder=folder, watch=display, checkpoint_seconds=checkpoint_every)
         except Interrupted:
             display.stop()
             errors.print(f"interrupted; continue with: fedgen run --resume --out {out}")

@@ -22,7 +22,17 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(path)
     except OSError as error:
-        raise FedgenError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise FedgenError(
+            f"{path} cannot be written: {error.strerror or error}; what was there before is kept"
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file by new content, or leave it as it was, also when the power fails."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

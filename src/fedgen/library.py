@@ -9,6 +9,7 @@ from fedgen.core.contract import Model
 from fedgen.data.dataset import Dataset
 from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.run import run
+from fedgen.simulate.setup import prepare
 
 
 def simulate(
@@ -35,5 +36,6 @@ def simulate(
         layer["model"] = "own"
         own.add("model")
     config = resolve(layer, options or {}, own=own)
+    setup = prepare(config, data, model)
     folder = RunFolder.create(Path(out), config) if out is not None else None
-    return run(config, dataset=data, model=model, folder=folder)
+    return run(setup, folder=folder)

@@ -10,7 +10,8 @@ jax.config.update("jax_num_cpu_devices", 1)
 
 from fedgen.simulate.folder import RunFolder  # noqa: E402
 from fedgen.simulate.run import run  # noqa: E402
+from fedgen.simulate.setup import prepare  # noqa: E402
 from helpers import small_config, small_data  # noqa: E402
 
 config = small_config("fedgen", active=5)
-run(config, dataset=small_data(), folder=RunFolder.create(Path(sys.argv[1]), config))
+run(prepare(config, small_data()), folder=RunFolder.create(Path(sys.argv[1]), config))

@@ -27,7 +27,7 @@ def _config(*algorithms: str, **settings: Any) -> RunConfig:
 
 def _records(config: RunConfig, path: Path, **more: Any) -> list[dict]:
     folder = RunFolder.create(path, config)
-    run(config, dataset=small_data(), folder=folder, **more)
+    run(prepare(config, small_data()), folder=folder, **more)
     return [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
 
 
@@ -82,9 +82,9 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(algorithm: str, tmp_p
     folder = RunFolder.create(tmp_path / "cut", config)
     for calls in (2, 1, 2):  # within the first job, at its end, within the second
         with pytest.raises(Interrupted):
-            run(config, dataset=small_data(), folder=folder, watch=_StopAt(calls))
+            run(prepare(config, small_data()), folder=folder, watch=_StopAt(calls))
         folder = RunFolder.open(tmp_path / "cut")
-    summary = run(config, dataset=small_data(), folder=folder)
+    summary = run(prepare(config, small_data()), folder=folder)
     assert folder.metrics_file.read_text() == (tmp_path / "whole/metrics.jsonl").read_text()
     assert [r["algorithm"] for r in summary["results"]] == [r["algorithm"] for r in whole[:: config.rounds]]
 
@@ -94,17 +94,17 @@ def test_records_after_the_checkpoint_are_written_again_and_not_twice(tmp_path: 
     whole = _records(config, tmp_path / "whole")
     folder = RunFolder.create(tmp_path / "cut", config)
     with pytest.raises(Interrupted):
-        run(config, dataset=small_data(), folder=folder, watch=_StopAt(2))
+        run(prepare(config, small_data()), folder=folder, watch=_StopAt(2))
     with folder.metrics_file.open("a") as file:  # written, but killed before the checkpoint; the last line is torn
         file.write(json.dumps(whole[2]) + "\n" + '{"algorithm": "fed')
-    run(config, dataset=small_data(), folder=RunFolder.open(tmp_path / "cut"))
+    run(prepare(config, small_data()), folder=RunFolder.open(tmp_path / "cut"))
     assert folder.metrics_file.read_text() == (tmp_path / "whole/metrics.jsonl").read_text()
 
 
 def test_a_diverging_algorithm_stops_alone(tmp_path: Path) -> None:
     config = _config("fedavg", "fedprox", "fedgen", **{"fedavg.lr": 1e30, "rounds": 4})
     folder = RunFolder.create(tmp_path / "run", config)
-    summary = run(config, dataset=small_data(), folder=folder)
+    summary = run(prepare(config, small_data()), folder=folder)
     rows = {r["algorithm"]: r for r in summary["results"]}
     assert rows["fedavg"]["diverged_at"] == 1
     assert rows["fedavg"]["accuracy"] is None
@@ -117,7 +117,7 @@ def test_a_diverging_algorithm_stops_alone(tmp_path: Path) -> None:
 
 def test_the_summary_has_what_it_promises(tmp_path: Path) -> None:
     config = _config("fedgen", "fedavg", "feddistill", seeds=2)
-    summary = run(config, dataset=small_data(), folder=RunFolder.create(tmp_path / "run", config))
+    summary = run(prepare(config, small_data()), folder=RunFolder.create(tmp_path / "run", config))
     assert json.loads((tmp_path / "run/summary.json").read_text()) == json.loads(json.dumps(summary))
     row = summary["results"][0]
     for key in (
@@ -134,7 +134,7 @@ def test_the_summary_has_what_it_promises(tmp_path: Path) -> None:
 
 def test_learning_happens(tmp_path: Path) -> None:
     config = _config("fedavg", "fedgen", rounds=40, eval_every=40, local_steps=10, **{"lr": 0.1})
-    summary = run(config, dataset=small_data())
+    summary = run(prepare(config, small_data()))
     assert all(row["accuracy"] > 90 for row in summary["results"])  # chance is 25
 
 
@@ -170,15 +170,15 @@ def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
         config = _config("fedavg", **settings)
         folder = RunFolder.create(tmp_path / name, config)
         with pytest.raises(Interrupted):
-            run(config, dataset=small_data(), folder=folder, watch=_StopAt(1))
+            run(prepare(config, small_data()), folder=folder, watch=_StopAt(1))
     foreign = (tmp_path / "b/checkpoint.safetensors").read_bytes()
     (tmp_path / "a/checkpoint.safetensors").write_bytes(foreign)
     with pytest.raises(FedgenError, match="another run"):
-        run(_config("fedavg"), dataset=small_data(), folder=RunFolder.open(tmp_path / "a"))
+        run(prepare(_config("fedavg"), small_data()), folder=RunFolder.open(tmp_path / "a"))
 
 
 def test_trained_models_can_be_read_back(tmp_path: Path) -> None:
     config = _config("fedavg")
-    run(config, dataset=small_data(), folder=RunFolder.create(tmp_path / "run", config))
+    run(prepare(config, small_data()), folder=RunFolder.create(tmp_path / "run", config))
     state = play(small_setup("fedavg"), 3)
     assert same_bits(load_tree(tmp_path / "run/models/fedavg-seed0.safetensors", state.server), state.server)

@@ -4,9 +4,7 @@ What a checkpoint belongs to (algorithm, round, length of the metrics file ...) 
 header. Two files could disagree after a kill between their renames; one cannot.
 """
 
-import contextlib
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,30 +17,17 @@ from safetensors.numpy import save
 
 from fedgen.core.contract import Tree
 from fedgen.errors import FedgenError
+from fedgen.files import write_whole
 
 FORMAT = "fedgen-checkpoint-1"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file by new content, or leave it as it was."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise FedgenError(f"{path} cannot be written: {error.strerror}; what was there before is kept") from error
 
 
 def save_tree(path: Path, tree: Tree, about: Mapping[str, Any]) -> None:
     """Write the arrays of a tree, named by their place in it, and a JSON description."""
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in _named(jax.device_get(tree)).items()}
-    header = {"format": FORMAT, "about": json.dumps(dict(about)), "checksum": str(_checksum(arrays))}
-    write_atomically(path, save(arrays, header))
+    header = {"format": FORMAT, "about": dict(about), "checksum": _checksum(arrays)}
+    # One entry only: the order of several is not fixed, and the same run is to write the same bytes.
+    write_whole(path, save(arrays, {"fedgen": json.dumps(header)}))
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -80,12 +65,12 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> int:
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         with safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
+            header = json.loads((file.metadata() or {}).get("fedgen", "{}"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError, ValueError) as error:
         raise FedgenError(f"checkpoint {path} is damaged ({error}); delete it to start anew") from error
     if header.get("format") != FORMAT:
         raise FedgenError(f"checkpoint {path} was not written by this version; delete it to start anew")
-    if header.get("checksum") != str(_checksum(arrays)):
+    if header["checksum"] != _checksum(arrays):
         raise FedgenError(f"checkpoint {path} is damaged: its checksum does not fit; delete it to start anew")
-    return arrays, json.loads(header["about"])
+    return arrays, header["about"]

@@ -8,7 +8,8 @@ from typing import Any
 from fedgen.config import RunConfig, read_toml, resolve, to_toml
 from fedgen.core.contract import Tree
 from fedgen.errors import FedgenError
-from fedgen.simulate.checkpoint import load_tree, read_about, save_tree, write_atomically
+from fedgen.files import write_whole
+from fedgen.simulate.checkpoint import load_tree, read_about, save_tree
 from fedgen.simulate.scores import Record
 
 
@@ -35,7 +36,7 @@ class RunFolder:
             folder.models.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FedgenError(f"folder {path} cannot be written: {error.strerror}") from error
-        write_atomically(folder.config_file, to_toml(config).encode())
+        write_whole(folder.config_file, to_toml(config).encode())
         return folder
 
     @classmethod
@@ -95,7 +96,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary."""
-        write_atomically(self.summary_file, (json.dumps(summary, indent=1) + "\n").encode())
+        write_whole(self.summary_file, (json.dumps(summary, indent=1) + "\n").encode())
 
     def _clear(self) -> None:
         if not self.config_file.exists():

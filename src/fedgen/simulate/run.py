@@ -8,14 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedgen.config import RunConfig, to_toml
-from fedgen.core.contract import Model
-from fedgen.data.dataset import Dataset
+from fedgen.config import to_toml
 from fedgen.errors import FedgenError
 from fedgen.simulate.engine import Correct, Inputs, Program, State, place
 from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.scores import Record, matching, result, scores, table
-from fedgen.simulate.setup import Setup, prepare
+from fedgen.simulate.setup import Setup
 from fedgen.simulate.watch import Watch
 from fedgen.version import __version__
 
@@ -46,16 +44,14 @@ class Progress:
 
 
 def run(
-    config: RunConfig,
+    setup: Setup,
     *,
-    dataset: Dataset | None = None,
-    model: Model | None = None,
     folder: RunFolder | None = None,
     watch: Watch | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> dict[str, Any]:
-    """Run a configuration and give its summary; with a folder that has a checkpoint, continue there."""
-    return _Runner(prepare(config, dataset, model), folder, watch or Watch(), checkpoint_seconds).run()
+    """Run what is set up and give its summary; with a folder that has a checkpoint, continue there."""
+    return _Runner(setup, folder, watch or Watch(), checkpoint_seconds).run()
 
 
 class _Runner:
