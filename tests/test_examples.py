@@ -41,10 +41,10 @@ def test_new_algorithm_runs_through_the_same_simulator() -> None:
     try:
         import new_algorithm
 
-        settings = {"algorithms": ["fedavgm", "fedavg"], "fedavgm.momentum": 0.5}
+        settings = {"algorithms": ["fedavgm", "fedavg"], "fedavgm.momentum": 0.5, "lr": 0.2}
         summary = run(prepare(resolve(SMALL, settings, own={"dataset"}), small_data()))
         with_momentum, plain = summary["results"]
-        assert with_momentum["accuracy"] != plain["accuracy"] or with_momentum["curve"] != plain["curve"]
+        assert with_momentum["curve"] != plain["curve"]
         # without momentum it is FedAvg
         zero = resolve(SMALL, {**settings, "fedavgm.momentum": 0.0}, own={"dataset"})
         first, second = run(prepare(zero, small_data()))["results"]

@@ -64,4 +64,5 @@ def fedensemble(task: Task, federation: Federation, *, members: Literal["all", "
         broadcast=lambda server, round: base.broadcast(server.base, round),
         server_update=server_update,
         predict_global=predict_global,
+        predict_local=None,  # users predict with the ensemble, also where they keep their own statistics
     )
