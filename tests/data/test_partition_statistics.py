@@ -35,7 +35,7 @@ def test_dirichlet_shares_of_a_label(alpha):
     """Without cap and minimum a user's part of a label is a component of Dir(alpha 1_K):
     mean 1/K, variance (K-1) / (K² (K alpha + 1))."""
     users = 5
-    part = draws("dirichlet", balanced(4, 500), users, alpha=alpha, cap=False, min_samples=1) / 500
+    part = draws("dirichlet", balanced(4, 500), users, alpha=alpha, cap=0.0, min_samples=1) / 500
     expected = (users - 1) / (users**2 * (users * alpha + 1))
     values = part.reshape(-1)
     # The minimum of 1 sample moves single samples; 400 * 4 independent draws of 5 dependent components.
@@ -48,11 +48,12 @@ def test_dirichlet_of_large_alpha_is_uniform():
     assert np.abs(part - 0.2).max() < 0.01
 
 
-def test_dirichlet_cap_stops_the_large():
-    """A user over its fair share gets nothing of later labels, so nobody has more than the share and one label."""
+@pytest.mark.parametrize("cap", [1.0, 2.0])
+def test_dirichlet_cap_stops_the_large(cap):
+    """A user at the cap gets nothing of later labels, so nobody has more than just below the cap and one label."""
     labels = balanced(10, 200)
-    sizes = draws("dirichlet", labels, 10, n=50, alpha=0.1).sum(axis=2)
-    assert sizes.max() <= len(labels) / 10 + 200
+    sizes = draws("dirichlet", labels, 10, n=50, alpha=0.1, cap=cap).sum(axis=2)
+    assert sizes.max() < cap * len(labels) / 10 + 200
 
 
 @pytest.mark.parametrize("alpha", [0.5, 5.0])

@@ -35,7 +35,7 @@ def test_memory_mapped_data_give_the_same_bits(own_file):
 
 def test_natural_users_of_several_seeds_run_as_one_program(own_file):
     config = resolve(QUICK, {"dataset": str(own_file), "algorithms": ["fedavg"], "partition": "natural", "seeds": 2})
-    summary = run(config)
+    summary = run(prepare(config))
     assert [row["diverged_at"] for row in summary["results"]] == [None, None]
 
 
@@ -45,7 +45,7 @@ def test_noisy_users_run(own_file):
     )
     setup = prepare(config)
     assert setup.data.x.shape[0] == 2 * 600  # each seed has noise of its own
-    assert run(config)["results"][1]["accuracy"] > 0
+    assert run(setup)["results"][1]["accuracy"] > 0
 
 
 def test_fedgen_on_celeba_with_the_papers_defaults(tmp_path):
@@ -61,13 +61,13 @@ def test_fedgen_on_celeba_with_the_papers_defaults(tmp_path):
     assert np.asarray(setup.task.prepare(x)).max() == 1
     assert np.asarray(setup.task.prepare(0 * x)).min() == 0  # in [0, 1], unlike MNIST's [-1, 1]
     assert setup.task.classes == 2
-    assert run(config)["results"][0]["accuracy"] is not None
+    assert run(setup)["results"][0]["accuracy"] is not None
 
 
 def test_a_folder_of_images_with_matching_test_shares(tmp_path):
     folder = write_class_folders(tmp_path / "pets", {"cat": 40, "dog": 40})
     config = resolve(QUICK, {"dataset": str(folder), "algorithms": ["fedavg"], "score": "matching", "partition": "iid"})
-    summary = run(config)
+    summary = run(prepare(config))
     assert summary["table"][0]["mean"] == summary["results"][0]["accuracy_matching"]
 
 
