@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,7 @@ from fedgen.errors import FedgenError
 from fedgen.models import MODELS
 from fedgen.presets import DESCRIPTIONS
 from fedgen.report.figures import learning_curves
+from fedgen.report.tables import comparison
 from fedgen.simulate.devices import use_machine_well
 from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.run import Interrupted
@@ -39,10 +40,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
-Row = dict[str, Any]
-Rows = list[Row]
-
 console = Console(highlight=False)
+if not console.is_terminal:
+    console.width = 120  # a file or a pipe has no width of its own
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -131,7 +131,7 @@ def run(
                 f"[yellow]{row['algorithm']} (seed {row['seed']}) diverged at round {row['diverged_at']}[/yellow]:"
                 " its loss or model is no longer finite; try a smaller --lr"
             )
-    console.print(_table(summary))
+    console.print(comparison(summary, console))
     console.print(f"Run folder: {out} (summary.json, metrics.jsonl, curves.png)")
 
 
@@ -196,56 +196,9 @@ class _Display(Watch):
         total = sum(value for (name, *_), value in self._done.items() if name == algorithm)
         self._progress.update(bar, completed=total)
 
-    def recorded(self, record: Row) -> None:
+    def recorded(self, record: dict[str, Any]) -> None:
         note = "diverged" if "diverged_at" in record else f"{headline(record):5.2f} %"
         self._progress.update(self._bars[record["algorithm"]], note=note)
 
     def stop_requested(self) -> bool:
         return self._stop
-
-
-def _table(summary: Row) -> Table:
-    config = summary["config"]
-    score = {
-        "accuracy": "accuracy on the full test set, mean of the last 10 rounds",
-        "authors": "the authors' metric: labels a user trained on, mean of the 5 best rounds",
-        "seen": "accuracy on the labels a user trained on, mean of the last 10 rounds",
-        "matching": "accuracy on each user's own label distribution, mean of the last 10 rounds",
-    }[config["score"]]
-    columns: dict[str, Callable[[Row, Rows], str]] = {
-        "score": lambda row, _: _number(row["mean"]),
-        "± std": lambda row, _: _number(row["std"]),
-        "vs fedavg": lambda row, _: _number(row["diff_to_fedavg"], "+.2f"),
-        "95 % interval": lambda row, _: "{:+.2f} … {:+.2f}".format(*row["diff_ci95"]) if row["diff_ci95"] else "–",
-        "users' own": lambda _, results: _number(_average(results, "accuracy_users")),
-        "seen labels": lambda _, results: _number(_average(results, "accuracy_seen_labels")),
-        "MB/round": lambda _, results: _number((results[0]["bytes_up"] + results[0]["bytes_down"]) / 1e6),
-        "train s": lambda _, results: _number(sum(r["seconds_train"] for r in results), ".0f"),
-    }
-    table = Table(
-        title=f"{config['dataset']}, alpha {config['alpha']:g}, preset {config['preset']}\n{score}",
-        title_justify="left",
-    )
-    table.add_column("algorithm", no_wrap=True)
-    rows = [
-        (
-            row["algorithm"],
-            [f(row, [r for r in summary["results"] if r["algorithm"] == row["algorithm"]]) for f in columns.values()],
-        )
-        for row in summary["table"]
-    ]
-    shown = [i for i in range(len(columns)) if any(cells[i] != "–" for _, cells in rows)]  # no empty columns
-    for i in shown:
-        table.add_column(list(columns)[i], justify="right", no_wrap=True)
-    for algorithm, cells in rows:
-        table.add_row(algorithm, *(cells[i] for i in shown))
-    return table
-
-
-def _average(results: Rows, key: str) -> float | None:
-    values = [r[key] for r in results if r[key] is not None]
-    return sum(values) / len(values) if values else None
-
-
-def _number(value: float | None, form: str = ".2f") -> str:
-    return "–" if value is None else format(value, form)

@@ -192,7 +192,10 @@ class _Runner:
                         "rounds": self.config.rounds if diverged is None else diverged,
                         "diverged_at": diverged,
                         **result(good, self.config.rounds),
-                        **timing,  # of all seeds computed together
+                        "seconds_compile": timing["seconds_compile"] / len(job.seeds),  # its share, where seeds
+                        "seconds_train": timing["seconds_train"] / len(job.seeds),  # were computed together
+                        "bytes_up": timing["bytes_up"],
+                        "bytes_down": timing["bytes_down"],
                     }
                 )
         return {
