@@ -43,7 +43,8 @@ def comparison(summary: Row, console: Console) -> Table:
     shown = [title for title, column in cells.items() if any(value != _ABSENT for value in column)]
     table = _draw(summary, cells, shown)
     for title in _LEAVE_OUT_FIRST:
-        if console.measure(table).maximum <= console.width:
+        unlimited = console.options.update_width(10_000)
+        if console.measure(table, options=unlimited).maximum <= console.width:
             break
         shown = [name for name in shown if name != title]
         table = _draw(summary, cells, shown)
