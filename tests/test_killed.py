@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 RUN = [
     "run", "--algorithm", "fedavg", "--algorithm", "fedgen", "--model", "mlp", "--users", "4", "--active", "2",
@@ -22,10 +24,10 @@ def _start(cache: Path, *arguments: str | Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _wait_for(process: subprocess.Popen[bytes], folder: Path, pattern: str) -> None:
-    """Return as soon as such a file is there, or the process has ended."""
+def _wait_until(process: subprocess.Popen[Any], seen: Callable[[], bool]) -> None:
+    """Return as soon as something is seen, or the process has ended."""
     deadline = time.monotonic() + 120
-    while not any(folder.glob(pattern)) and process.poll() is None and time.monotonic() < deadline:
+    while not seen() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.0005)
 
 
@@ -37,21 +39,20 @@ def test_killed_at_random_and_while_writing_a_checkpoint(tmp_path: Path) -> None
     process = _start(cache, *RUN, "--out", cut)
     kills = 0
     for attempt in range(6):
-        _wait_for(process, cut, "metrics.jsonl")  # training goes on
-        if attempt % 2 == 0:
-            _wait_for(process, cut, "checkpoint.*.tmp")  # a checkpoint is half written
-        else:
-            time.sleep(generator.uniform(0.0, 1.0))
+        _wait_until(
+            process, lambda: any(cut.glob("checkpoint.*.tmp"))
+        )  # training goes on; a checkpoint is half written
+        if attempt % 2:
+            time.sleep(generator.uniform(0.0, 0.4))  # wherever it is then
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             kills += 1
         process.wait(timeout=60)
-        for left_over in cut.glob("*.tmp"):  # so that the next one is seen
-            left_over.unlink()
         process = _start(cache, "run", "--resume", "--out", cut, "--checkpoint-every", "0")
     assert process.wait(timeout=300) == 0
     assert kills >= 4
     assert (cut / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert not list(cut.glob("*.tmp")), "what a kill left behind is cleared away"
     for model in (whole / "models").iterdir():
         assert (cut / "models" / model.name).read_bytes() == model.read_bytes()
 
@@ -61,7 +62,7 @@ def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> Non
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
     command = [sys.executable, "-m", "fedgen", *RUN[:-2], "--rounds", "100000", "--out", str(out)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    _wait_for(process, out, "metrics.jsonl")
+    _wait_until(process, (out / "metrics.jsonl").exists)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130

@@ -12,7 +12,7 @@ ORDER = [
     {"core"},
     {"models", "data"},
     {"algorithms"},
-    {"presets", "config"},
+    {"presets", "config", "task"},
     {"simulate", "federate"},
     {"experiments"},
     {"report"},

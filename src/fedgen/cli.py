@@ -1,5 +1,6 @@
 """The command line: `fedgen run` and `fedgen list`."""
 
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -96,6 +97,8 @@ def run(
     layers = [read_toml(config)] if config else []
     layers.append({key: value for key, value in given.items() if value is not None})
     layers.append(dict(parse_setting(text) for text in set_ or ()))
+    if resume and force:
+        raise FedgenError("--resume continues a run and --force replaces it; give one of them")
     if resume:
         if out is None:
             raise FedgenError("--resume needs --out, the folder of the run to continue")
@@ -122,7 +125,7 @@ def run(
             summary = simulate(setup, folder=folder, watch=display, checkpoint_seconds=checkpoint_every)
         except Interrupted:
             display.stop()
-            errors.print(f"interrupted; continue with: fedgen run --resume --out {out}")
+            errors.print(f"interrupted; continue with: fedgen run --resume --out {escape(shlex.quote(str(out)))}")
             raise typer.Exit(130) from None
     learning_curves(summary, out)
     for row in summary["results"]:
@@ -132,7 +135,7 @@ def run(
                 " its loss or model is no longer finite; try a smaller --lr"
             )
     console.print(comparison(summary, console))
-    console.print(f"Run folder: {out} (summary.json, metrics.jsonl, curves.png)")
+    console.print(f"Run folder: {escape(str(out))} (summary.json, metrics.jsonl, curves.png)")
 
 
 @app.command("list")

@@ -21,7 +21,7 @@ from fedgen.models import MODELS
 from fedgen.presets import DATASET_PRESETS, PRESETS
 
 Layer = Mapping[str, Any]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -58,7 +58,7 @@ class RunConfig(BaseModel):
     class_limit: bool = False
     proxy_limit: Positive = 50_000
     seeds: Positive = 1
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
     eval_every: Positive = 5
     evaluate_on: Literal["test", "validation"] = "test"
     validation: Positive = 5000
@@ -81,8 +81,10 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
 
     `own` names what the caller brings himself ("dataset", "model"): their names need not be known here.
     """
+    layers = tuple(_one_name_each(layer) for layer in layers)
     chosen: dict[str, Any] = {}
     for layer in layers:
+        _check_preset_stays(chosen, layer)
         chosen.update(layer)
     preset = chosen.get("preset", "paper")
     if preset not in PRESETS:
@@ -95,8 +97,6 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
             if key in PER_ALGORITHM:  # said for all, it also replaces what a weaker layer said for one
                 flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}")}
         flat.update(layer)
-    if "partition.alpha" in flat:  # one setting, two names
-        flat["alpha"] = flat.pop("partition.alpha")
 
     settings = {key: value for key, value in flat.items() if "." not in key}
     for key in settings:
@@ -141,6 +141,24 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     )
 
 
+def _one_name_each(layer: Layer) -> Layer:
+    """The layer with `partition.alpha` under its usual name."""
+    return {"alpha" if key == "partition.alpha" else key: value for key, value in layer.items()}
+
+
+def _check_preset_stays(weaker: Layer, layer: Layer) -> None:
+    """Refuse a preset over a file that has another one's values written out: it would change nothing but the name."""
+    before, after = weaker.get("preset"), layer.get("preset")
+    if before is None or after is None or before == after:
+        return
+    written = sorted(set(weaker) & {key for preset in PRESETS.values() for key in preset})
+    if written:
+        raise FedgenError(
+            f"the configuration file has preset '{before}' and its values ({written[0]} ...) written out;"
+            f" start from preset '{after}' without that file, or leave these values out of it"
+        )
+
+
 def _no_options() -> None:
     """Stands in for a dataset or a model of the caller's own."""
 
@@ -171,8 +189,8 @@ def _type_of(parameter: inspect.Parameter) -> Any:
         return annotation
     if isinstance(default, float):
         return NotNegative
-    if isinstance(default, int) and annotation is int:
-        return Annotated[int, Field(ge=0)]
+    if isinstance(default, int):
+        return Annotated[annotation, Field(ge=0, strict=True)]
     return annotation
 
 
@@ -194,7 +212,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise FedgenError(f"configuration {path} cannot be read: {error}") from error
     layer = {key: value for key, value in content.items() if key != "options"}
     options = content.get("options", {})
-    for section, table in options.items() if isinstance(options, dict) else ():
+    if not isinstance(options, dict):
+        raise FedgenError(f"configuration {path}: options must be tables, as [options.fedgen]")
+    for section, table in options.items():
         if not isinstance(table, dict):
             raise FedgenError(f"configuration {path}: options.{section} must be a table, as [options.{section}]")
         layer |= {f"{section}.{key}": value for key, value in table.items()}

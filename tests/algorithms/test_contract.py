@@ -19,7 +19,8 @@ from fedgen.core.trees import all_finite, nbytes, stack
 from fedgen.data.federated import Division
 from fedgen.simulate.checkpoint import load_tree, save_tree
 from fedgen.simulate.engine import draw_cohort
-from helpers import SMALL, play, same_bits, small_config, small_data, small_setup
+from fedgen.simulate.setup import Setup
+from helpers import SMALL, play, same_bits, small_setup
 
 EVERY = pytest.mark.parametrize("algorithm", ALGORITHMS)
 PARTIAL = ("fedavg", "fedprox", "feddistill+", "feddfusion", "fedgen")
@@ -31,6 +32,11 @@ def test_three_rounds_are_finite_for_any_cohort(algorithm: str, active: int) -> 
     state = play(small_setup(algorithm, active=active, rounds=3), 3)
     assert state.diverged == 0
     assert bool(all_finite((state.server, state.clients, state.loss)))
+
+
+@pytest.mark.parametrize("active", range(2, SMALL["users"]))
+def test_any_cohort_size_in_between(active: int) -> None:
+    assert play(small_setup("fedavg", active=active), 2).diverged == 0
 
 
 @EVERY
@@ -94,40 +100,48 @@ def test_a_checkpoint_gives_the_state_back(algorithm: str, tmp_path: Path) -> No
     assert same_bits(load_tree(tmp_path / "c.safetensors", state), state)
 
 
-@EVERY
-def test_only_broadcast_and_upload_cross_the_wire(algorithm: str, tmp_path: Path) -> None:
+WIRE = [(algorithm, "paper", "all") for algorithm in ALGORITHMS]
+WIRE += [("fedgen", "reference", "all"), ("fedgen", "paper", "predictor")]
+
+
+def test_only_broadcast_and_upload_cross_the_wire(tmp_path: Path) -> None:
     """Clients in another process, built from the configuration alone, give the server the simulator's next state."""
-    setup = small_setup(algorithm, active=2, rounds=1)
-    built, _ = build(ALGORITHMS[algorithm], setup.task, setup.federation, setup.config.of(algorithm))
-    data, division = small_data(), setup.divisions[0]
     seed = jax.random.key(0)
-    server = built.server_init(stream(seed, "model"))
-    cohort = draw_cohort(seed, np.int32(0), setup.config.users, setup.config.active)
-    broadcast = built.broadcast(server, np.int32(0))
-    (tmp_path / "config.toml").write_text(to_toml(small_config(algorithm, active=2, rounds=1)))
-    save_tree(tmp_path / "broadcast.safetensors", broadcast, {})
-    users = [int(user) for user in cohort]
-    for user in users:
-        rows = division.index[division.offset[user] : division.offset[user] + division.size[user]]
-        np.savez(tmp_path / f"user{user}.npz", x=data.x_train[rows], y=data.y_train[rows])
+    setups, cohorts = {}, {}
+    for number, (algorithm, preset, share) in enumerate(WIRE):
+        settings = {"active": 2, "rounds": 1, "preset": preset, "share": share, "class_limit": False}
+        setup, folder = small_setup(algorithm, **settings), tmp_path / str(number)
+        folder.mkdir()
+        built, _ = build(ALGORITHMS[algorithm], setup.task, setup.federation, setup.config.of(algorithm))
+        server = built.server_init(stream(seed, "model"))
+        (folder / "config.toml").write_text(to_toml(setup.config))
+        save_tree(folder / "broadcast.safetensors", built.broadcast(server, np.int32(0)), {})
+        division = setup.divisions[0]
+        cohort = draw_cohort(seed, np.int32(0), setup.config.users, setup.config.active)
+        for user in cohort.tolist():
+            rows = division.index[division.offset[user] : division.offset[user] + division.size[user]]
+            np.savez(folder / f"user{user}.npz", x=np.asarray(setup.data.x)[rows], y=np.asarray(setup.data.y)[rows])
+        setups[folder], cohorts[str(folder)] = (algorithm, setup, built, server, cohort), cohort.tolist()
     child = Path(__file__).parent / "wire_client.py"
-    subprocess.run([sys.executable, child, tmp_path, json.dumps(users)], check=True, timeout=300)
+    subprocess.run([sys.executable, child, json.dumps(cohorts)], check=True, timeout=500)
 
-    like = jax.eval_shape(
-        lambda b, c: built.local_finish(*built.local_start(b, c), b, c, np.int32(1))[0],
-        broadcast, built.client_init(seed),
-    )  # fmt: skip
-    uploads = [load_tree(tmp_path / f"upload{user}.safetensors", like) for user in users]
-    inputs = setup.inputs(algorithm, [0])
-    program = setup.program(algorithm, inputs, batched=False)
-    assert program.traffic == (nbytes(broadcast), nbytes(uploads[0]))
+    for folder, (algorithm, setup, built, server, cohort) in setups.items():
+        broadcast = built.broadcast(server, np.int32(0))
+        like = jax.eval_shape(
+            lambda b, c, built=built: built.local_finish(*built.local_start(b, c), b, c, np.int32(1))[0],
+            broadcast, built.client_init(seed),
+        )  # fmt: skip
+        uploads = [load_tree(folder / f"upload{user}.safetensors", like) for user in cohort.tolist()]
+        inputs = setup.inputs(algorithm, [0])
+        program = setup.program(algorithm, inputs, batched=False)
+        assert program.traffic == (nbytes(broadcast), nbytes(uploads[0]))
 
-    def proxy(key: jax.Array, samples: int) -> jax.Array:
-        rows = jnp.asarray(division.proxy)[jax.random.randint(key, (samples,), 0, len(division.proxy))]
-        return setup.task.prepare(jnp.asarray(data.x_train)[rows])
+        def proxy(key: jax.Array, samples: int, setup: Setup = setup) -> jax.Array:
+            own = jnp.asarray(setup.divisions[0].proxy)
+            return setup.task.prepare(setup.data.x[own[jax.random.randint(key, (samples,), 0, len(own))]])
 
-    round = Round(np.int32(0), cohort, stream(seed, "server", 0), proxy)
-    after, _ = built.server_update(server, stack(uploads), round)
-    simulated = program.advance(inputs, program.init(inputs), 0, 1)
-    for ours, theirs in zip(jax.tree.leaves(after), jax.tree.leaves(simulated.server), strict=True):
-        np.testing.assert_allclose(ours, theirs[0], rtol=1e-4, atol=1e-6)
+        round = Round(np.int32(0), cohort, stream(seed, "server", 0), proxy)
+        after, _ = built.server_update(server, stack(uploads), round)
+        simulated = program.advance(inputs, program.init(inputs), 0, 1)
+        for ours, theirs in zip(jax.tree.leaves(after), jax.tree.leaves(simulated.server), strict=True):
+            np.testing.assert_allclose(ours, theirs[0], rtol=1e-4, atol=1e-5, err_msg=folder.name)

@@ -1,4 +1,4 @@
-"""A client in a process of its own: it has the configuration, its own data and the broadcast, and nothing else."""
+"""A client in a process of its own: it has the configurations, its own data and the broadcasts, and nothing else."""
 
 import json
 import sys
@@ -11,30 +11,31 @@ import numpy as np
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import read_toml, resolve
 from fedgen.core.client import Shard, train_client
-from fedgen.core.contract import Federation, Task
 from fedgen.core.streams import stream
-from fedgen.models import MODELS
+from fedgen.data.dataset import Dataset
 from fedgen.simulate.checkpoint import load_tree, save_tree
-from fedgen.simulate.setup import normalise
+from fedgen.task import federation_of, task_of
 
-folder, users = Path(sys.argv[1]), json.loads(sys.argv[2])
-config = resolve(read_toml(folder / "config.toml"), own={"dataset"})
-name = config.algorithms[0]
-seed = jax.random.key(config.seed)
-for user in users:
+
+def train(folder: Path, user: int) -> None:
+    config = resolve(read_toml(folder / "config.toml"), own={"dataset"})
+    (name,) = config.algorithms
     own = np.load(folder / f"user{user}.npz")
-    sample = own["x"].shape[1:]
-    task = Task(
-        MODELS[config.model](sample, 4, **config.of("model")), 4, jax.ShapeDtypeStruct(sample, np.uint8), normalise, 1
-    )
-    federation = Federation(config.users, config.local_steps, config.batch_size, config.share, config.lr)
-    algorithm, federation = build(ALGORITHMS[name], task, federation, config.of(name))
+    data = Dataset("blobs", own["x"], own["y"], own["x"][:0], own["y"][:0], 4)
+    task = task_of(config, None, data, proxy_samples=1)
+    algorithm, federation = build(ALGORITHMS[name], task, federation_of(config), config.of(name))
+    seed = jax.random.key(config.seed)
     key = stream(seed, "model")
-    like = jax.eval_shape(lambda k: algorithm.broadcast(algorithm.server_init(k), jnp.int32(0)), key)  # noqa: B023
+    like = jax.eval_shape(lambda k: algorithm.broadcast(algorithm.server_init(k), jnp.int32(0)), key)
     broadcast = load_tree(folder / "broadcast.safetensors", like)
     rows = jnp.arange(len(own["y"]))
     shard = Shard(jnp.asarray(own["x"]), jnp.asarray(own["y"]), rows, jnp.int32(0), jnp.int32(len(rows)))
-    trained = train_client(
-        algorithm, task, federation, broadcast, algorithm.client_init(key), shard, jnp.int32(0), jnp.int32(user), seed
-    )
+    trained = jax.jit(
+        lambda b, c: train_client(algorithm, task, federation, b, c, shard, jnp.int32(0), jnp.int32(user), seed)
+    )(broadcast, algorithm.client_init(key))
     save_tree(folder / f"upload{user}.safetensors", trained.upload, {})
+
+
+for folder, users in json.loads(sys.argv[1]).items():
+    for user in users:
+        train(Path(folder), user)

@@ -24,7 +24,7 @@ def _tensor(a: jax.Array) -> torch.Tensor:
 
 def _torch_conv(params: dict, inputs: int, outputs: int) -> nn.Conv2d:
     conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)
-    conv.weight.data = _tensor(params["weight"]).reshape(outputs, inputs, 3, 3)
+    conv.weight.data = _tensor(params["weight"]).reshape(outputs, 3, 3, inputs).permute(0, 3, 1, 2).contiguous()
     conv.bias.data = _tensor(params["bias"])
     return conv
 
@@ -41,12 +41,19 @@ def _torch_linear(params: dict) -> nn.Linear:
     return linear
 
 
-@pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 9), (8, 11), (3, 3)])
-def test_conv_is_torchs(height: int, width: int) -> None:
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 9), (8, 11), (3, 3), (1, 2)])
+def test_conv_and_its_gradients_are_torchs(height: int, width: int) -> None:
     params = layers.conv_init(KEY, 3, 5)
     x = jax.random.normal(KEY, (3, 4, height, width))
-    expected = _torch_conv(params, 3, 5)(_tensor(x.transpose(1, 0, 2, 3)))
-    np.testing.assert_allclose(layers.conv(params, x).transpose(1, 0, 2, 3), expected.detach(), **CLOSE)
+    conv, theirs_in = _torch_conv(params, 3, 5), _tensor(x.transpose(1, 0, 2, 3)).requires_grad_()
+    theirs = conv(theirs_in)
+    (theirs**3).sum().backward()
+    np.testing.assert_allclose(layers.conv(params, x).transpose(1, 0, 2, 3), theirs.detach(), **CLOSE)
+    of_params, of_x = jax.grad(lambda p, x: jnp.sum(layers.conv(p, x) ** 3), argnums=(0, 1))(params, x)
+    np.testing.assert_allclose(of_x.transpose(1, 0, 2, 3), theirs_in.grad, rtol=1e-3, atol=1e-4)
+    weight = conv.weight.grad.permute(0, 2, 3, 1).reshape(5, 27)
+    np.testing.assert_allclose(of_params["weight"], weight, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(of_params["bias"], conv.bias.grad, rtol=1e-3, atol=1e-3)
 
 
 def test_max_pool_is_torchs_and_drops_an_odd_edge() -> None:

@@ -10,6 +10,7 @@ from helpers import small_setup
 
 SEEDS = (0, 1, 2)
 # Batching changes the order in which float32 sums are taken. Three rounds of SGD leave that in the last digits.
+# (FedGen's users see the generator's samples, and so a little of what follows.)
 # Adam does not: it moves a weight by about its rate whatever the size of the gradient, so that a weight whose
 # gradient is nearly 0 may go either way at each step.
 SGD = {"rtol": 1e-3, "atol": 1e-4}
@@ -39,4 +40,4 @@ def test_runs_together_are_runs_apart(algorithm: str) -> None:
             _close(ours.base, theirs.base, SGD)
             _close(ours.generator.params, theirs.generator.params, ADAM)
         else:
-            _close(ours.params, theirs.params, SGD if algorithm == "fedavg" else ADAM)
+            _close(ours.params, theirs.params, {"rtol": 1e-5, "atol": 1e-6} if algorithm == "fedavg" else ADAM)

@@ -30,7 +30,7 @@ def fedensemble(task: Task, federation: Federation, *, members: Literal["all", "
     def server_init(key: Array) -> Server:
         initial = base.server_init(key)
         per_user = jax.tree.map(
-            lambda a: jnp.zeros((federation.users, *a.shape), a.dtype), (initial.params, initial.statistics)
+            lambda a: jnp.broadcast_to(a, (federation.users, *a.shape)), (initial.params, initial.statistics)
         )
         params, statistics = per_user
         return Server(initial, params, statistics, jnp.zeros(federation.users))
@@ -52,7 +52,7 @@ def fedensemble(task: Task, federation: Federation, *, members: Literal["all", "
     def predict_global(server: Server, x: Array) -> Array:
         def add(total: Array, user: tuple[Params, Tree, Array]) -> tuple[Array, None]:
             params, statistics, member = user
-            # Users not heard of yet hold zeros; their logits are finite and count nothing.
+            # Users not heard of yet hold the initial model, which counts nothing.
             return total + member * infer(task.model, params, statistics, x), None
 
         start = jnp.zeros((x.shape[0], task.classes))

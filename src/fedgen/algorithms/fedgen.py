@@ -62,7 +62,7 @@ def fedgen(
     weights: Literal["counts", "equal"] = "counts",
     diversity: Literal["same-label", "all-pairs"] = "same-label",
     eta: Scalar = 1.0,
-    generator_steps: int = 50,
+    generator_steps: Count = 50,
     generator_batch: Count = 128,
     generator_lr: Scalar = 1e-4,
     generator_lr_decay: Scalar = 1.0,

@@ -14,7 +14,7 @@ def cnn(
     sample: Sequence[int],
     classes: int,
     *,
-    channels: Sequence[int] | None = None,
+    channels: Sequence[Count] | None = None,
     pool: bool | None = None,
     latent: Count = 32,
 ) -> Model:

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+
+from fedgen.algorithms import options_of
+from fedgen.data.partition import PARTITIONERS
+from fedgen.files import replacing
 
 
 def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     """The accuracy over rounds of each algorithm (mean and range over seeds), as PNG and SVG."""
-    from matplotlib.figure import Figure  # slow to import, and needed only at the end of a run
-
     curves: dict[str, list[list[list[float]]]] = {}
     for row in summary["results"]:
         if row["curve"]:
@@ -29,12 +32,26 @@ def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     axes.set(
         xlabel="round",
         ylabel="test accuracy, %" if config["evaluate_on"] == "test" else "validation accuracy, %",
-        title=f"{config['dataset']}, alpha = {config['alpha']:g}, preset {config['preset']}, {seeds}",
+        title=f"{heading(config)}, {seeds}",
     )
     axes.grid(alpha=0.3)
     if curves:
         figure.legend(loc="outside right center", frameon=False, title="last evaluation")
-    paths = [folder / "curves.png", folder / "curves.svg"]
+    return save_figure(figure, folder, "curves")
+
+
+def heading(config: Mapping[str, Any]) -> str:
+    """What a run is about, in a line."""
+    partition = config["partition"]
+    if "alpha" in options_of(PARTITIONERS[partition]):
+        partition += f" α = {config['alpha']:g}"
+    return f"{config['dataset']}, {partition}, preset {config['preset']}"
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """A figure as PNG and SVG, each written whole or not at all."""
+    paths = [folder / f"{name}.{form}" for form in ("png", "svg")]
     for path in paths:
-        figure.savefig(path, dpi=150)
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=150, format=path.suffix[1:])
     return paths

@@ -8,6 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from fedgen.report.figures import save_figure
+
 MOST_USERS = 50  # beyond that bubbles cannot be told apart
 _LARGEST = 200.0  # points², the area of the largest bubble
 
@@ -28,10 +30,7 @@ def bubbles(panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str) ->
         axes.set_axisbelow(True)
     all_axes[0].set_ylabel("label")
     figure.suptitle(f"area: samples; the largest bubble is {largest:,}", fontsize="small")
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    for path in paths:
-        figure.savefig(path, dpi=150)
-    return paths
+    return save_figure(figure, folder, name)
 
 
 def _axis(users: int) -> str:

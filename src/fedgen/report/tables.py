@@ -4,7 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from fedgen.report.figures import heading
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -23,6 +26,7 @@ _COLUMNS: dict[str, Callable[[Row, Rows], str]] = {
     "± std": lambda row, _: _number(row["std"]),
     "vs fedavg": lambda row, _: _number(row["diff_to_fedavg"], "+.2f"),
     "95 % interval": lambda row, _: "{:+.2f} … {:+.2f}".format(*row["diff_ci95"]) if row["diff_ci95"] else _ABSENT,
+    "full test": lambda _, results: _number(_average(results, "accuracy")),
     "users' own": lambda _, results: _number(_average(results, "accuracy_users")),
     "seen labels": lambda _, results: _number(_average(results, "accuracy_seen_labels")),
     "MB/round": lambda _, results: _number((results[0]["bytes_up"] + results[0]["bytes_down"]) / 1e6),
@@ -40,6 +44,8 @@ def comparison(summary: Row, console: Console) -> Table:
     cells = {
         title: [cell(row, results[row["algorithm"]]) for row in summary["table"]] for title, cell in _COLUMNS.items()
     }
+    if summary["config"]["score"] == "accuracy":
+        del cells["full test"]  # it is the score
     shown = [title for title, column in cells.items() if any(value != _ABSENT for value in column)]
     table = _draw(summary, cells, shown)
     for title in _LEAVE_OUT_FIRST:
@@ -53,8 +59,8 @@ def comparison(summary: Row, console: Console) -> Table:
 
 def _draw(summary: Row, cells: dict[str, list[str]], shown: list[str]) -> Table:
     config = summary["config"]
-    title = f"{config['dataset']}, alpha {config['alpha']:g}, preset {config['preset']}\n{SCORES[config['score']]}"
-    table = Table(title=title, title_justify="left")
+    title = f"{heading(config)}\n{SCORES[config['score']]}"
+    table = Table(title=escape(title), title_justify="left")
     table.add_column("algorithm", no_wrap=True)
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)

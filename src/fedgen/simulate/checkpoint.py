@@ -69,8 +69,8 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError, ValueError) as error:
         raise FedgenError(f"checkpoint {path} is damaged ({error}); delete it to start anew") from error
-    if header.get("format") != FORMAT:
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FedgenError(f"checkpoint {path} was not written by this version; delete it to start anew")
-    if header["checksum"] != _checksum(arrays):
+    if header.get("checksum") != _checksum(arrays):
         raise FedgenError(f"checkpoint {path} is damaged: its checksum does not fit; delete it to start anew")
     return arrays, header["about"]

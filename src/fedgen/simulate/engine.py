@@ -187,7 +187,7 @@ class Program:
         server, metrics = algorithm.server_update(state.server, trained.upload, context)
         clients = jax.tree.map(lambda a, new: a.at[cohort].set(new), state.clients, trained.client)
         loss = jnp.mean(trained.loss)
-        sound = all_finite((loss, algorithm.broadcast(server, round + 1)))
+        sound = all_finite((loss, trained.client, algorithm.broadcast(server, round + 1)))
         diverged = jnp.where((state.diverged == 0) & ~sound, round + 1, state.diverged)
         return State(server, clients, loss, metrics, diverged)
 

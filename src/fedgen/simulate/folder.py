@@ -1,6 +1,7 @@
 """The folder a run leaves behind: configuration, metrics, checkpoint, trained models, summary and figures."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ class RunFolder:
         """A new folder; one that holds anything is refused, or cleared of a run's own files with `force`."""
         folder = cls(path)
         try:
+            _remove_left_overs(path)
             if path.exists() and any(path.iterdir()):
                 if not force:
                     raise FedgenError(f"{path} exists already; add --resume to continue it or --force to replace it")
                 folder._clear()
-            folder.models.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FedgenError(f"folder {path} cannot be written: {error.strerror}") from error
         write_whole(folder.config_file, to_toml(config).encode())
@@ -45,6 +47,7 @@ class RunFolder:
         folder = cls(path)
         if not folder.config_file.exists():
             raise FedgenError(f"{path} holds no run to resume (no config.toml); leave out --resume to start one")
+        _remove_left_overs(path)
         return folder
 
     def config(self) -> RunConfig:
@@ -55,7 +58,7 @@ class RunFolder:
         """Add one line to the metrics."""
         try:
             with self.metrics_file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+                file.write(json.dumps(record, allow_nan=False) + "\n")
         except OSError as error:
             raise FedgenError(
                 f"{self.metrics_file} cannot be written: {error.strerror};"
@@ -64,7 +67,11 @@ class RunFolder:
 
     def save(self, state: Tree, about: Mapping[str, Any]) -> None:
         """Write a checkpoint that covers the metrics written so far."""
-        size = self.metrics_file.stat().st_size if self.metrics_file.exists() else 0
+        size = 0
+        if self.metrics_file.exists():
+            with self.metrics_file.open("rb") as file:
+                os.fsync(file.fileno())  # what the checkpoint counts on must not be lost before it
+                size = file.seek(0, os.SEEK_END)
         save_tree(self.checkpoint_file, state, {**about, "metrics_bytes": size})
 
     def about(self) -> dict[str, Any] | None:
@@ -87,7 +94,7 @@ class RunFolder:
                     )
                 file.truncate(size)
             return [json.loads(line) for line in self.metrics_file.read_text(encoding="utf-8").splitlines()]
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise FedgenError(f"{self.metrics_file} cannot be read: {error}") from error
 
     def save_model(self, algorithm: str, seed: int, server: Tree) -> None:
@@ -104,3 +111,9 @@ class RunFolder:
         own = [self.metrics_file, self.checkpoint_file, self.summary_file, *self.path.glob("curves.*")]
         for file in (*own, *self.models.glob("*.safetensors"), self.config_file):
             file.unlink(missing_ok=True)
+
+
+def _remove_left_overs(path: Path) -> None:
+    """Half-written files of a process that was killed; none of them is ever read."""
+    for file in (*path.glob("*.tmp"), *path.glob("models/*.tmp")):
+        file.unlink()

@@ -103,9 +103,11 @@ class _Runner:
             state = jax.block_until_ready(program.advance(inputs, state, progress.round, stop))
             timing["seconds_train"] += time.monotonic() - start
             progress.round = stop
-            if stop == next_evaluation or stop == config.rounds:
+            if stop in (next_evaluation, config.rounds) or np.all(np.asarray(state.diverged)):
                 self._record(job, program, inputs, state)
             self.watch.advanced(job.algorithm, job.seeds, stop)
+            if stop == config.rounds:
+                break  # the models come before the checkpoint that says that the job is done
             if time.monotonic() - self.saved >= self.checkpoint_seconds:
                 self._save(state)
             if self.watch.stop_requested():
@@ -118,6 +120,8 @@ class _Runner:
                     self.folder.save_model(job.algorithm, seed, server)
         progress.round = config.rounds
         self._save(state)
+        if self.watch.stop_requested():
+            raise Interrupted
 
     def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
         correct: Correct = jax.device_get(program.evaluate(inputs, state))
@@ -133,8 +137,9 @@ class _Runner:
                 held, totals = self.setup.divisions[seed].labels[program.scored_users], self.setup.totals(seed)
                 record |= scores(one.global_model, one.local_models, totals, held > 0)
                 record["accuracy_matching"] = matching(one.global_model, one.local_models, totals, held)
-                record["train_loss"] = float(values.loss[lane])
-                record |= {key: float(value[lane]) for key, value in values.metrics.items()}
+                reported = {"train_loss": values.loss, **values.metrics}
+                for key, value in reported.items():
+                    record[key] = float(value[lane]) if np.isfinite(value[lane]) else None
             self.progress.records.append(record)
             if self.folder is not None:
                 self.folder.append(record)
@@ -165,7 +170,7 @@ class _Runner:
             self.folder.rewind(0)
             return False
         file = self.folder.checkpoint_file
-        if about["config"] != to_toml(self.config):
+        if about.get("config") != to_toml(self.config):
             raise FedgenError(f"checkpoint {file} is of another run; delete it to start anew")
         if about["jobs"] != _described(self.jobs):
             raise FedgenError(

@@ -30,7 +30,8 @@ def scores(
         users = float(100 * np.mean(local_correct.sum(axis=1) / totals.sum()))
     each = local_correct if local_correct is not None else global_correct
     assert each is not None, "an algorithm predicts globally, locally, or both"
-    restricted = float(100 * np.sum(each * seen) / np.sum(totals * seen))
+    tested = np.sum(totals * seen)
+    restricted = float(100 * np.sum(each * seen) / tested) if tested else None
     return {"accuracy": accuracy, "accuracy_seen_labels": restricted, "accuracy_users": users}
 
 
@@ -76,7 +77,7 @@ def result(records: Sequence[Record], rounds: int) -> Record:
         "accuracy": late("accuracy"),
         "accuracy_best5": best5([headline(r) for r in records]),
         "accuracy_seen_labels": late("accuracy_seen_labels"),
-        "accuracy_seen_labels_best5": best5([r["accuracy_seen_labels"] for r in records]),
+        "accuracy_seen_labels_best5": best5([v for r in records if (v := r["accuracy_seen_labels"]) is not None]),
         "accuracy_users": late("accuracy_users"),
         "accuracy_matching": late("accuracy_matching"),
         "curve": [[r["round"], headline(r)] for r in records],

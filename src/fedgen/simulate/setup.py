@@ -1,6 +1,6 @@
 """From a configuration to what the engine takes: the task, the data on the devices, each seed's division."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from fedgen.data.partition import PARTITIONERS
 from fedgen.data.partition_file import read_partition, write_partition
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
-from fedgen.models import MODELS
 from fedgen.simulate.engine import Data, Inputs, Program, place
+from fedgen.task import federation_of, task_of
 
 
 @dataclass(frozen=True)
@@ -103,26 +103,8 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: Model | No
     """Load and divide the data; `dataset` and `model` replace those that the configuration names."""
     dataset = dataset or load_dataset(config)
     divisions = divide_all(config, dataset)
-    sample = dataset.x_train.shape[1:]
-    model = model or MODELS[config.model](sample, dataset.classes, **config.of("model"))
-    task = Task(
-        model,
-        dataset.classes,
-        jax.ShapeDtypeStruct(sample, dataset.x_train.dtype),
-        PREPARE[dataset.scale],
-        proxy_samples=len(divisions[config.seed].proxy),
-    )
-    federation = Federation(
-        config.users,
-        config.local_steps,
-        config.batch_size,
-        config.share,
-        config.lr,
-        config.lr_decay,
-        config.weight_decay,
-        config.weighting,
-        config.statistics,
-    )
+    task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
+    federation = federation_of(config)
     holds_out = config.evaluate_on == "validation"
     x_train, y_train, divisions = gather(dataset, divisions)
     x, y = place(x_train), place(y_train)
@@ -174,17 +156,3 @@ def divide_all(config: RunConfig, dataset: Dataset) -> dict[int, Division]:
         if file is not None:
             write_partition(file, dataset, divisions, settings)
     return {seed: with_skew(dataset, division, partitioner, options) for seed, division in divisions.items()}
-
-
-def normalise(x: Array) -> Array:
-    """Stored bytes as (x/255 - 0.5) / 0.5; other numbers as they are."""
-    return (unit(x) - 0.5) / 0.5 if x.dtype == jnp.uint8 else unit(x)
-
-
-def unit(x: Array) -> Array:
-    """Stored bytes as x/255; other numbers as they are."""
-    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
-
-
-# How a dataset's samples become the model's input.
-PREPARE: dict[str, Callable[[Array], Array]] = {"signed": normalise, "unit": unit}

@@ -31,8 +31,8 @@ def dirichlet(
         if cap:
             open_users = sizes < cap * len(labels) / users
             proportions = np.where(open_users, proportions, 0)
-            if not proportions.sum() > 0:
-                proportions = open_users.astype(float)
+            if not proportions.sum() > 0:  # of a tiny alpha: all to one user, which is the limit of Dir(alpha)
+                proportions[rng.choice(np.flatnonzero(open_users))] = 1.0
             proportions = proportions / proportions.sum()
         for user, part in enumerate(cut(rows, proportions)):
             if len(part):

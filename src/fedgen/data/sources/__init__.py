@@ -52,6 +52,8 @@ def loader_of(name: str) -> Callable[..., Dataset]:
 
 def own_path(name: str) -> Path | None:
     """The path that a dataset's name is, or None: a name with a separator, one of a file, or of what is there."""
+    if not name.strip():
+        return None
     path = Path(name).expanduser()
     is_path = len(path.parts) > 1 or path.suffix == ".npz" or path.exists()
     return path.resolve() if name not in DATASETS and is_path else None

@@ -1,0 +1,55 @@
+"""From a configuration to what an algorithm is built from: the task and the federation.
+
+The simulator and a site of a real federation both start here.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedgen.config import RunConfig
+from fedgen.core.contract import Array, Federation, Model, Task
+from fedgen.data.dataset import Dataset
+from fedgen.models import MODELS
+
+
+def task_of(config: RunConfig, model: Model | None, dataset: Dataset, proxy_samples: int) -> Task:
+    """The task of learning this dataset with the configured model, or with the given one."""
+    sample = dataset.x_train.shape[1:]
+    return Task(
+        model or MODELS[config.model](sample, dataset.classes, **config.of("model")),
+        dataset.classes,
+        jax.ShapeDtypeStruct(sample, dataset.x_train.dtype),
+        PREPARE[dataset.scale],
+        proxy_samples,
+    )
+
+
+def federation_of(config: RunConfig) -> Federation:
+    """Who takes part and how a client trains; one algorithm's own values come on top when it is built."""
+    return Federation(
+        config.users,
+        config.local_steps,
+        config.batch_size,
+        config.share,
+        config.lr,
+        config.lr_decay,
+        config.weight_decay,
+        config.weighting,
+        config.statistics,
+    )
+
+
+def normalise(x: Array) -> Array:
+    """Stored bytes as (x/255 - 0.5) / 0.5; other numbers as they are."""
+    return (unit(x) - 0.5) / 0.5 if x.dtype == jnp.uint8 else unit(x)
+
+
+def unit(x: Array) -> Array:
+    """Stored bytes as x/255; other numbers as they are."""
+    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+
+
+# How a dataset's samples become the model's input.
+PREPARE: dict[str, Callable[[Array], Array]] = {"signed": normalise, "unit": unit}
