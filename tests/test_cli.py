@@ -1,6 +1,8 @@
 """The command line as a user meets it."""
 
 import json
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -74,6 +76,10 @@ def test_run_leaves_a_complete_folder_and_shows_the_table(
         (["--share", "predictor", "--algorithm", "fedensemble"], "--share all"),
         (["--algorithm", "feddfusion", "--set", "train_fraction=1.0"], "no user holds"),
         (["--resume"], "--out"),
+        (["--resume", "--force", "--out", "x"], "give one of them"),
+        (["--set", "model.channels=[0]"], "model.channels"),
+        (["--set", "rounds=true"], "rounds must be"),
+        (["--dataset", ""], "dataset"),
         (["--config", "absent.toml"], "cannot be read"),
     ],
 )
@@ -104,6 +110,35 @@ def test_unwritable_and_foreign_folders(
     assert _fedgen(monkeypatch, "run", *TINY, "--out", tmp_path / "mine", "--force") == 2
     assert "not the folder of a run" in capsys.readouterr().err
     assert (tmp_path / "mine/thesis.tex").read_text() == "precious"
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    """The system refuses files over 4 KiB, as a full disk would, and then no longer does."""
+    out = tmp_path / "run[1] of mine"  # a path that is also markup, and needs quoting
+    command = [sys.executable, "-m", "fedgen", "run", "--algorithm", "fedavg", "--out", str(out)]
+    limited = ["bash", "-c", 'ulimit -f 4; exec "$@"', "bash", *command, *TINY]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    kept = (out / "metrics.jsonl").read_text()
+    again = [*command[:4], "--resume", "--out", str(out)]
+    done = subprocess.run(again, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (out / "metrics.jsonl").read_text().startswith(kept.splitlines()[0])
+    assert str(out) in done.stdout
+
+
+def test_the_readmes_commands_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    commands = [shlex.split(line, comments=True) for line in readme.splitlines() if line.startswith("fedgen ")]
+    assert len(commands) >= 5
+    for _, *arguments in commands:
+        small = TINY if arguments[0] == "run" and "--resume" not in arguments else []
+        assert _fedgen(monkeypatch, *arguments, *small) == 0, (arguments, capsys.readouterr().err)
 
 
 def test_list_names_everything(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

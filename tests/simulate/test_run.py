@@ -13,7 +13,7 @@ import pytest
 from fedgen.algorithms import ALGORITHMS
 from fedgen.config import RunConfig, read_toml, resolve
 from fedgen.errors import FedgenError
-from fedgen.simulate.checkpoint import load_tree
+from fedgen.simulate.checkpoint import load_tree, save_tree
 from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.run import Interrupted, run
 from fedgen.simulate.setup import prepare
@@ -86,6 +86,8 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(algorithm: str, tmp_p
         folder = RunFolder.open(tmp_path / "cut")
     summary = run(prepare(config, small_data()), folder=folder)
     assert folder.metrics_file.read_text() == (tmp_path / "whole/metrics.jsonl").read_text()
+    for model in (tmp_path / "whole/models").iterdir():
+        assert (tmp_path / "cut/models" / model.name).read_bytes() == model.read_bytes()
     assert [r["algorithm"] for r in summary["results"]] == [r["algorithm"] for r in whole[:: config.rounds]]
 
 
@@ -113,6 +115,15 @@ def test_a_diverging_algorithm_stops_alone(tmp_path: Path) -> None:
     assert [t["mean"] is None for t in summary["table"]] == [True, False, False]
     first = json.loads(folder.metrics_file.read_text().splitlines()[0])
     assert first == {"algorithm": "fedavg", "seed": 0, "round": 1, "diverged_at": 1}
+
+
+def test_divergence_between_two_evaluations_is_said(tmp_path: Path) -> None:
+    config = _config("fedavg", **{"fedavg.lr": 1e30, "rounds": 40, "eval_every": 30})
+    folder = RunFolder.create(tmp_path / "run", config)
+    summary = run(prepare(config, small_data()), folder=folder)
+    assert summary["results"][0]["diverged_at"] == 1
+    assert [json.loads(line)["diverged_at"] for line in folder.metrics_file.read_text().splitlines()] == [1]
+    assert not (tmp_path / "run/models").exists()
 
 
 def test_the_summary_has_what_it_promises(tmp_path: Path) -> None:
@@ -175,6 +186,33 @@ def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a/checkpoint.safetensors").write_bytes(foreign)
     with pytest.raises(FedgenError, match="another run"):
         run(prepare(_config("fedavg"), small_data()), folder=RunFolder.open(tmp_path / "a"))
+    save_tree(tmp_path / "a/checkpoint.safetensors", {"a": np.zeros(1)}, {})  # no checkpoint of a run at all
+    with pytest.raises(FedgenError, match="another run"):
+        run(prepare(_config("fedavg"), small_data()), folder=RunFolder.open(tmp_path / "a"))
+
+
+def test_metrics_that_are_damaged_or_too_short_are_noticed(tmp_path: Path) -> None:
+    config = _config("fedavg")
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(Interrupted):
+        run(prepare(config, small_data()), folder=folder, watch=_StopAt(2))
+    good = folder.metrics_file.read_bytes()
+    for damaged, message in ((b"\xff" * len(good), "cannot be read"), (good[:10], "shorter")):
+        folder.metrics_file.write_bytes(damaged)
+        with pytest.raises(FedgenError, match=message):
+            run(prepare(config, small_data()), folder=RunFolder.open(tmp_path / "run"))
+
+
+def test_a_folder_that_was_only_begun_can_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "config.toml.123.tmp").write_text("half")  # killed before the configuration was there
+    folder = RunFolder.create(path, _config("fedavg"))
+    assert [file.name for file in path.iterdir()] == ["config.toml"]
+    (path / "checkpoint.safetensors.9.tmp").write_text("half")
+    RunFolder.open(path)
+    assert [file.name for file in path.iterdir()] == ["config.toml"]
+    assert folder.config_file.exists()
 
 
 def test_trained_models_can_be_read_back(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""The presets against the specification's table, written out."""
+
+import pytest
+
+from fedgen.algorithms import ALGORITHMS
+from fedgen.config import resolve
+from fedgen.errors import FedgenError
+
+EVERYONE = list(ALGORITHMS)
+
+RUN = {  # setting: (paper, reference)
+    "weighting": ("uniform", "samples"),
+    "statistics": ("averaged", "local"),
+    "lr": (0.01, 0.01),
+    "lr_decay": (1.0, 0.99),
+    "weight_decay": (0.0, 0.0),
+    "train_fraction": (0.5, 0.5),
+    "class_limit": (False, True),
+    "score": ("accuracy", "authors"),
+}
+OPTIONS = {
+    "fedprox.mu": (0.1, 1.0),
+    "fedprox.weight_decay": (None, 1e-3),
+    **{
+        f"{name}.{key}": values
+        for name in ("feddistill", "feddistill+")
+        for key, values in {
+            "gamma": (0.1, 1.0),
+            "reset": (True, False),
+            "unseen_as_zeros": (False, True),
+            "counts_start": (0, 1),
+        }.items()
+    },
+    "feddfusion.steps": (50, 50),
+    "feddfusion.batch": (128, 128),
+    "feddfusion.distill_lr": (1e-4, 1e-4),
+    "fedensemble.members": ("all", "all"),
+    "fedgen.w": (1.0, 10.0),
+    "fedgen.w_decay": (1.0, 0.98),
+    "fedgen.beta": (0.0, 10.0),
+    "fedgen.beta_decay": (1.0, 0.98),
+    "fedgen.client_batch": (32, 32),
+    "fedgen.skip_first_round": (False, True),
+    "fedgen.stop_after": (0, 20),
+    "fedgen.noise": ("normal", "uniform"),
+    "fedgen.labels": ("prior", "uniform"),
+    "fedgen.counts_start": (0, 1),
+    "fedgen.teacher": ("logits", "losses-broadcast"),
+    "fedgen.weights": ("counts", "counts"),
+    "fedgen.diversity": ("same-label", "all-pairs"),
+    "fedgen.eta": (1.0, 1.0),
+    "fedgen.generator_steps": (50, 50),
+    "fedgen.generator_batch": (128, 32),
+    "fedgen.generator_lr": (1e-4, 3e-4),
+    "fedgen.generator_lr_decay": (1.0, 0.98),
+    "fedgen.generator_weight_decay": (0.0, 1e-2),
+    "fedgen.noise_size": (32, 32),
+    "fedgen.hidden": (256, 256),
+}
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_paper_and_reference(column: int) -> None:
+    config = resolve({"preset": ("paper", "reference")[column], "algorithms": EVERYONE})
+    assert {key: getattr(config, key) for key in RUN} == {key: values[column] for key, values in RUN.items()}
+    shown = {f"{name}.{key}": value for name in EVERYONE for key, value in config.of(name).items()}
+    expected = {key: values[column] for key, values in OPTIONS.items() if values[column] is not None}
+    assert shown == expected
+
+
+def test_emnist_and_celeba_differ_as_said() -> None:
+    emnist = resolve({"preset": "reference", "dataset": "emnist"}).of("fedgen")
+    assert (emnist["beta"], emnist["generator_lr"]) == (1.0, 1e-4)
+    assert resolve({"dataset": "celeba"}).of("fedgen")["hidden"] == 128
+
+
+def test_tuned_changes_rates_and_fedgens_weights_only() -> None:
+    paper, tuned = (resolve({"preset": preset, "algorithms": EVERYONE}) for preset in ("paper", "tuned"))
+    for name in EVERYONE:
+        changed = {k for k, v in tuned.of(name).items() if paper.of(name).get(k) != v}
+        assert changed == ({"lr", "w", "beta"} if name == "fedgen" else {"lr"})
+
+
+def test_a_preset_over_a_file_with_anothers_values_is_refused() -> None:
+    resolved = {"preset": "paper", "weighting": "uniform", "fedgen.w": 1.0}
+    with pytest.raises(FedgenError, match="written out"):
+        resolve(resolved, {"preset": "reference"})
+    assert resolve({"preset": "paper", "rounds": 3}, {"preset": "reference"}).weighting == "samples"
+
+
+def test_alpha_has_two_names_and_the_later_wins() -> None:
+    assert resolve({"partition.alpha": 0.5}, {"alpha": 7.0}).alpha == 7.0
+    assert resolve({"alpha": 7.0}, {"partition.alpha": 0.5}).alpha == 0.5
