@@ -29,10 +29,10 @@ MOST_ROWS = 30  # users listed one by one
 def show(
     dataset: Annotated[str, typer.Option(help="A dataset's name, or the path of your own.")] = "mnist",
     data_dir: Annotated[str | None, typer.Option(help="Where the dataset's files are.")] = None,
-    partition: Annotated[str | None, typer.Option(help="How the data is divided (see `fedgen list`). [dirichlet; celeba: natural]")] = None,
-    alpha: Annotated[list[float] | None, typer.Option(help="Dirichlet parameter; give it several times to compare. [0.1]")] = None,
-    users: Annotated[int | None, typer.Option(help="How many users there are. [20]")] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed of the partition. [0]")] = None,
+    partition: Annotated[str | None, typer.Option(help="How the data is divided (see `fedgen list`). Default: dirichlet; celeba: natural.")] = None,
+    alpha: Annotated[list[float] | None, typer.Option(help="Dirichlet parameter; give it several times to compare. Default: 0.1.")] = None,
+    users: Annotated[int | None, typer.Option(help="How many users there are. Default: 20.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of the partition. Default: 0.")] = None,
     partition_file: Annotated[str | None, typer.Option(help="A partition file to show, or to write.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting of a run, as key=value: partition.min_samples=2.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for the figure.")] = Path(),
@@ -68,7 +68,7 @@ def show(
 @app.command()
 def download(
     name: Annotated[str, typer.Argument(help="emnist, celeba, fashion-mnist or cifar10.")],
-    data_dir: Annotated[Path | None, typer.Option(help="Where to put the files. [$FEDGEN_DATA, or the user's cache]")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where to put the files. Default: $FEDGEN_DATA, or the user's cache.")] = None,
 ) -> None:  # fmt: skip
     """Fetch a dataset from its official place, with checksums."""
     if name not in DATASETS:
