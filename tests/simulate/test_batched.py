@@ -22,9 +22,12 @@ def _close(a: Any, b: Any, tolerance: dict[str, float]) -> None:
         np.testing.assert_allclose(ours, theirs, **tolerance)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedgen", "feddfusion"])
-def test_runs_together_are_runs_apart(algorithm: str) -> None:
-    setup = small_setup(algorithm, seeds=3)
+CNN = {"model": "cnn", "model__channels": [2, 3]}
+
+
+@pytest.mark.parametrize(("algorithm", "model"), [("fedavg", CNN), ("fedgen", {}), ("feddfusion", CNN)])
+def test_runs_together_are_runs_apart(algorithm: str, model: dict[str, Any]) -> None:
+    setup = small_setup(algorithm, seeds=3, **model)
     inputs = setup.inputs(algorithm, SEEDS)
     program = setup.program(algorithm, inputs, batched=True)
     together = program.advance(inputs, program.init(inputs), 0, 3)
