@@ -104,6 +104,8 @@ def run(
             raise FedgenError("--resume needs --out, the folder of the run to continue")
         folder = RunFolder.open(out)
         settings = folder.config()
+        if settings.partition_file and not Path(settings.partition_file).exists():
+            raise FedgenError(f"the run's partition file {settings.partition_file} is no longer there; put it back")
         if any(layers):
             wanted = resolve(read_toml(folder.config_file), *layers)
             changed = [k for k in type(settings).model_fields if getattr(settings, k) != getattr(wanted, k)]

@@ -18,7 +18,7 @@ from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS, OFFERS
 from fedgen.errors import FedgenError, unknown
 from fedgen.report.partitions import bubbles
-from fedgen.simulate.setup import divide_all, load_dataset
+from fedgen.simulate.setup import divide_all, keep_partition, load_dataset
 
 app = typer.Typer(help="Look at how data is divided, and fetch datasets.", no_args_is_help=True)
 console = Console(highlight=False, markup=False)
@@ -47,12 +47,16 @@ def show(
     alphas: list[float | None] = [*alpha] if alpha else [None]
     if partition_file is not None and len(alphas) > 1:
         raise FedgenError("a partition file holds one partition; give one --alpha with it")
+    if len(alphas) > 1 and "alpha" not in options_of(PARTITIONERS[resolve(settings).partition]):
+        raise FedgenError("this partition has no alpha, so several of them would all look the same")
     data = None
     panels = {}
     for value in alphas:
         config = resolve({**settings, **({} if value is None else {"alpha": value})})
         data = data or load_dataset(config)
-        counts = divide_all(config, data)[config.seed].labels
+        divisions = divide_all(config, data)
+        keep_partition(config, data, divisions)
+        counts = divisions[config.seed].labels
         by_alpha = "alpha" in options_of(PARTITIONERS[config.partition])
         title = f"{config.partition}, α = {config.alpha:g}" if by_alpha else config.partition
         panels[title] = counts

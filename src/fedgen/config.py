@@ -22,6 +22,7 @@ from fedgen.presets import DATASET_PRESETS, PRESETS
 
 Layer = Mapping[str, Any]
 Positive = Annotated[int, Field(ge=1, strict=True)]
+WholeNumber = Annotated[int, Field(ge=0, strict=True)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -106,6 +107,8 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     load_dataset = _no_options if "dataset" in own else loader_of(config.dataset)
     if load_dataset is not _no_options and (place := own_path(config.dataset)) is not None:
         config = config.model_copy(update={"dataset": str(place)})  # so that the run can be repeated from elsewhere
+    paths = {key: getattr(config, key) for key in ("data_dir", "user_file", "partition_file")}
+    config = config.model_copy(update={k: str(Path(v).expanduser().resolve()) for k, v in paths.items() if v})
     names: list[tuple[str, str, Mapping[str, Any]]] = [
         *(("algorithm", name, ALGORITHMS) for name in config.algorithms),
         ("model", config.model, MODELS),
@@ -190,7 +193,7 @@ def _type_of(parameter: inspect.Parameter) -> Any:
     if isinstance(default, float):
         return NotNegative
     if isinstance(default, int):
-        return Annotated[annotation, Field(ge=0, strict=True)]
+        return Annotated[annotation, Field(strict=True)] if annotation is not int else WholeNumber
     return annotation
 
 

@@ -7,8 +7,14 @@ import pytest
 from fedgen.config import resolve
 from fedgen.data.partition_file import read_partition
 from fedgen.errors import FedgenError
-from fedgen.simulate.setup import divide_all
+from fedgen.simulate.setup import divide_all, keep_partition
 from helpers import SMALL, small_data
+
+
+def divided(config, data):
+    divisions = divide_all(config, data)
+    keep_partition(config, data, divisions)
+    return divisions
 
 
 def config(path, **settings):
@@ -21,7 +27,7 @@ def test_what_is_read_is_what_was_written(tmp_path, name, partition):
     settings = {key: value for key, value in SMALL.items() if key != "partition.min_samples"}
     kept = resolve(settings, {"partition": partition, "partition_file": str(tmp_path / name)}, own={"dataset"})
     data = small_data()
-    made, read = divide_all(kept, data), divide_all(kept, data)
+    made, read = divided(kept, data), divided(kept, data)
     for part in ("index", "offset", "size", "labels", "proxy", "validation"):
         assert np.array_equal(getattr(made[0], part), getattr(read[0], part))
 
@@ -30,7 +36,7 @@ def test_what_is_read_is_what_was_written(tmp_path, name, partition):
 def test_other_data_settings_users_and_seeds_are_refused(tmp_path, name):
     path = tmp_path / name
     data = small_data()
-    divide_all(config(path), data)
+    divided(config(path), data)
     other = small_data()
     other.x_train[0, 0, 0, 0] += 1
     for settings, dataset, message in (
@@ -40,7 +46,7 @@ def test_other_data_settings_users_and_seeds_are_refused(tmp_path, name):
         ({"seeds": 3}, data, "has seeds 0, 1, not 2"),
     ):
         with pytest.raises(FedgenError, match=re.escape(message)) as caught:
-            divide_all(config(path, **settings), dataset)
+            divided(config(path, **settings), dataset)
         assert str(path) in str(caught.value)
 
 
@@ -51,7 +57,7 @@ def damaged(content, **changes):
 def test_damaged_files_are_named(tmp_path):
     path = tmp_path / "kept.json"
     data = small_data()
-    divide_all(config(path), data)
+    divided(config(path), data)
     content = json.loads(path.read_text())
     users = content["seeds"]["0"]
     for text, message in (
@@ -65,13 +71,13 @@ def test_damaged_files_are_named(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(FedgenError, match=message) as caught:
-            read_partition(path, data, {})
+            read_partition(path, data, content["settings"])
         assert str(path) in str(caught.value)
 
 
 def test_the_ending_decides_the_format(tmp_path):
     with pytest.raises(FedgenError, match=r"must end in .json or .npz"):
-        divide_all(config(tmp_path / "kept.pkl"), small_data())
+        divided(config(tmp_path / "kept.pkl"), small_data())
 
 
 def test_noise_is_restored_with_the_rows(tmp_path):
@@ -79,5 +85,5 @@ def test_noise_is_restored_with_the_rows(tmp_path):
     kept = resolve(
         settings, {"partition": "feature-noise", "partition_file": str(tmp_path / "kept.npz")}, own={"dataset"}
     )
-    made, read = divide_all(kept, small_data()), divide_all(kept, small_data())
+    made, read = divided(kept, small_data()), divided(kept, small_data())
     assert np.array_equal(made[0].noise, read[0].noise)

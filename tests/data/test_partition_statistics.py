@@ -39,7 +39,8 @@ def test_dirichlet_shares_of_a_label(alpha):
     expected = (users - 1) / (users**2 * (users * alpha + 1))
     values = part.reshape(-1)
     # The minimum of 1 sample moves single samples; 400 * 4 independent draws of 5 dependent components.
-    assert values.mean() == pytest.approx(1 / users, abs=1e-12)
+    error = np.sqrt(expected / (part.size / users))
+    assert part.mean(axis=(0, 2)) == pytest.approx(np.full(users, 1 / users), abs=5 * error)
     assert values.var() == pytest.approx(expected, rel=0.15)
 
 
@@ -79,7 +80,8 @@ def test_iid_counts_are_hypergeometric():
     labels, n, total, p = balanced(4, 100), 40, 400, 0.25
     values = draws("iid", labels, 10)
     expected = n * p * (1 - p) * (total - n) / (total - 1)
-    assert values.mean() == pytest.approx(n * p)
+    assert values.mean(axis=(0, 2)) == pytest.approx(np.full(10, n * p))
+    assert values.mean(axis=0) == pytest.approx(np.full((10, 4), n * p), abs=5 * np.sqrt(expected / len(values)))
     assert values.var() == pytest.approx(expected, rel=0.1)
 
 
@@ -108,7 +110,8 @@ def test_quantity_sizes_are_dirichlet_and_labels_are_not_skewed():
     users, alpha, total = 5, 1.0, 1000
     values = draws("quantity", balanced(4, 250), users, alpha=alpha, min_samples=1)
     share = values.sum(axis=2) / total
-    assert share.mean() == pytest.approx(1 / users)
+    error = np.sqrt((users - 1) / (users**2 * (users * alpha + 1)) / len(share))
+    assert share.mean(axis=0) == pytest.approx(np.full(users, 1 / users), abs=5 * error)
     assert share.var() == pytest.approx((users - 1) / (users**2 * (users * alpha + 1)), rel=0.15)
     large = values[values.sum(axis=2) > 200]
     assert (large / large.sum(axis=1, keepdims=True)).mean(axis=0) == pytest.approx([0.25] * 4, abs=0.01)

@@ -52,6 +52,10 @@ def from_arrays(
             raise FedgenError(
                 f"{name}: {part} samples must have two dimensions or more, the first counting them, not shape {x.shape}"
             )
+        if 0 in x.shape[1:]:
+            raise FedgenError(f"{name}: {part} samples of shape {x.shape[1:]} hold nothing")
+        if y.ndim != 1:
+            raise FedgenError(f"{name}: {part} labels must be a list of integers from 0, not of shape {y.shape}")
         if len(x) != len(y):
             raise FedgenError(f"{name}: {len(x)} {part} samples but {len(y)} {part} labels")
         if len(x) == 0:
@@ -60,7 +64,7 @@ def from_arrays(
             if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
                 raise FedgenError(f"{name}: {part} samples are of type {x.dtype}; they must be numbers")
             x = x.astype(np.float32, copy=False)
-        if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() > _LARGEST:
+        if not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() > _LARGEST:
             raise FedgenError(f"{name}: {part} labels must be a list of integers from 0 (to {_LARGEST:,} at most)")
         parts[part] = x, y.astype(np.int32)
     (x, y), (x2, y2) = parts["train"], parts["test"]
@@ -70,6 +74,8 @@ def from_arrays(
             " they must be alike"
         )
     classes = int(y.max()) + 1
+    if y.min() == y.max():
+        raise FedgenError(f"{name}: all training samples have label {y.max()}; there is nothing to tell apart")
     if y2.max() >= classes:
         raise FedgenError(f"{name}: the test set has label {y2.max()}, which the training set does not")
     users = None if user_train is None else numbered(user_train, len(y), name)

@@ -168,5 +168,5 @@ def _choose(dataset: Dataset, users: int, seed: int, fraction: float, class_limi
     chosen = []
     for label in np.unique(dataset.y_train):
         rows = np.flatnonzero(dataset.y_train == label)
-        chosen.append(rng.permutation(rows)[: min(round(fraction * len(rows)), limit)])
+        chosen.append(rng.permutation(rows)[: min(max(round(fraction * len(rows)), 1), limit)])
     return np.sort(np.concatenate(chosen))

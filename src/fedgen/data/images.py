@@ -70,7 +70,8 @@ def decode(
             numbered = track(enumerate(names), title, len(names), console=Console(stderr=True), disable=not bar)
             for row, name in numbered:
                 with _opened(images, name) as image:
-                    array[row] = np.asarray(image.convert(mode).resize((width, height))).reshape(shape[1:])
+                    converted = _eight_bits(image, images, name).convert(mode).resize((width, height))
+                    array[row] = np.asarray(converted).reshape(shape[1:])
             array.flush()
             del array
     return open_memmap(cached, "r")
@@ -79,7 +80,19 @@ def decode(
 def dimensions(images: Images, name: str) -> tuple[int, int, Mode]:
     """An image's height and width, and whether it has colours."""
     with _opened(images, name, whole=False) as image:
-        return image.height, image.width, "L" if image.mode in ("1", "L", "I;16") else "RGB"
+        return image.height, image.width, "L" if image.mode in ("1", "L") or image.mode.startswith("I;16") else "RGB"
+
+
+def _eight_bits(image: Image.Image, images: Images, name: str) -> Image.Image:
+    """The image with a byte for each value; Pillow itself would cut larger values off instead of scaling them."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise FedgenError(
+            f"image {name} of {images.place} has values of 32 bits, of which nobody can tell the range;"
+            " store images with 8 or 16 bits"
+        )
+    return image
 
 
 def _opened(images: Images, name: str, *, whole: bool = True) -> Image.Image:
@@ -102,10 +115,14 @@ def _opened(images: Images, name: str, *, whole: bool = True) -> Image.Image:
 
 def _key(images: Images, names: Sequence[str], wanted: str) -> str:
     """A checksum of what the decoded array depends on."""
-    digest = hashlib.sha256(f"{images.place.name} {wanted}\n".encode())
+    # The stamps of a folder's files are their sizes and times, which files of another folder may share.
+    place = images.place.resolve() if images.place.is_dir() else images.place.name
+    digest = hashlib.sha256(f"{place} {wanted}\n".encode())
     for name in names:
         try:
             digest.update(f"{name} {images.stamp(name)}\n".encode())
         except (KeyError, FileNotFoundError):
             raise MissingFileError(f"{images.place} has no image {name}") from None
+        except OSError as error:
+            raise FedgenError(f"image {name} of {images.place} cannot be read: {error.strerror}") from error
     return digest.hexdigest()[:32]

@@ -1,6 +1,7 @@
 """Arrays of an .npz file: never unpickled, and memory-mapped where they are stored uncompressed."""
 
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -15,7 +16,10 @@ from fedgen.data.archives import open_zip
 from fedgen.errors import FedgenError
 
 # What a damaged file makes the readers of zip members and array headers raise.
-_DAMAGE = (ValueError, OSError, EOFError, KeyError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error)
+_DAMAGE = (
+    ValueError, OSError, EOFError, KeyError, RuntimeError, SyntaxError, TypeError,
+    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 _LOCAL_HEADER = 30  # bytes of a zip member's own header, before its name
 
 

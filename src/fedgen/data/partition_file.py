@@ -63,8 +63,10 @@ def read_partition(path: Path, dataset: Dataset, settings: Mapping[str, Any]) ->
         )
     made = about.get("settings", {})
     for key, value in made.items() if isinstance(made, dict) else ():
-        if key in settings and settings[key] != value:
-            raise FedgenError(f"partition file {path} was made with {key}={value}, not {settings[key]}; set the same")
+        if settings.get(key) != value:
+            raise FedgenError(
+                f"partition file {path} was made with {key}={value}, not {settings.get(key)}; set the same"
+            )
     for seed, (index, sizes) in rows.items():
         _check(path, seed, index, sizes, len(dataset.y_train))
     return rows
@@ -79,13 +81,19 @@ def _is_json(path: Path) -> bool:
 def _read_json(path: Path) -> tuple[dict[str, Any], Rows]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        users = {int(seed): [np.array(user, np.int64) for user in shares] for seed, shares in content["seeds"].items()}
+        users = {int(seed): [_whole_rows(user) for user in shares] for seed, shares in content["seeds"].items()}
         rows = {
             seed: (np.concatenate(shares), np.array([len(share) for share in shares])) for seed, shares in users.items()
         }
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise FedgenError(f"{path} cannot be read as a partition file: {error}") from error
     return content, rows
+
+
+def _whole_rows(user: list[Any]) -> NDArray[np.int64]:
+    if not all(type(row) is int for row in user):
+        raise ValueError("a row is not a whole number")
+    return np.array(user, np.int64)
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Any], Rows]:

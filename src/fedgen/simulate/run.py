@@ -134,7 +134,9 @@ class _Runner:
                 record["diverged_at"] = int(values.diverged[lane])
             else:
                 one = jax.tree.map(lambda a, lane=lane: a[lane], correct)
-                held, totals = self.setup.divisions[seed].labels[program.scored_users], self.setup.totals(seed)
+                held, totals = self.setup.divisions[seed].labels, self.setup.totals(seed)
+                if one.local_models is not None:
+                    held = held[program.scored_users]
                 record |= scores(one.global_model, one.local_models, totals, held > 0)
                 record["accuracy_matching"] = matching(one.global_model, one.local_models, totals, held)
                 reported = {"train_loss": values.loss, **values.metrics}

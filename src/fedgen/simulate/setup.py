@@ -1,5 +1,6 @@
 """From a configuration to what the engine takes: the task, the data on the devices, each seed's division."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,14 +107,40 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: Model | No
     task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
     federation = federation_of(config)
     holds_out = config.evaluate_on == "validation"
+    whole = divisions
     x_train, y_train, divisions = gather(dataset, divisions)
+    for samples in (x_train, dataset.x_test):
+        if np.issubdtype(samples.dtype, np.floating) and not np.isfinite(samples).all():
+            raise FedgenError(f"{dataset.name} has samples that are NaN or infinite; leave them out")
     x, y = place(x_train), place(y_train)
     scored = (x, y) if holds_out else (place(dataset.x_test), place(dataset.y_test))
     everything = np.arange(len(dataset.y_test), dtype=np.int32)
     rows = {seed: d.validation if holds_out else everything for seed, d in divisions.items()}
     setup = Setup(config, task, federation, Data(x, y, *scored), divisions, rows)
     setup.check()
+    keep_partition(config, dataset, whole)
     return setup
+
+
+def keep_partition(config: RunConfig, dataset: Dataset, divisions: Mapping[int, Division]) -> None:
+    """Write the partition file that the configuration names, where there is none yet."""
+    if config.partition_file and not Path(config.partition_file).exists():
+        write_partition(Path(config.partition_file), dataset, divisions, _partition_settings(config, dataset))
+
+
+def _partition_settings(config: RunConfig, dataset: Dataset) -> dict[str, Any]:
+    """What a partition depends on, apart from the samples, the seed and the number of users."""
+    settings = {
+        "partition": config.partition,
+        **config.of("partition"),
+        "train_fraction": config.train_fraction,
+        "class_limit": config.class_limit,
+    }
+    if "alpha" in options_of(PARTITIONERS[config.partition]):
+        settings["alpha"] = config.alpha
+    if config.partition == "natural" and dataset.user_train is not None:
+        settings["natural_users"] = zlib.crc32(dataset.user_train.astype("<i8").tobytes())
+    return settings
 
 
 def load_dataset(config: RunConfig) -> Dataset:
@@ -130,9 +157,8 @@ def divide_all(config: RunConfig, dataset: Dataset) -> dict[int, Division]:
     held_out = config.validation if config.evaluate_on == "validation" else 0
     rest: dict[str, Any] = {"validation": held_out, "proxy_limit": config.proxy_limit}
     file = Path(config.partition_file) if config.partition_file else None
-    settings = {"partition": config.partition, **options}
     if file is not None and file.exists():
-        kept = read_partition(file, dataset, settings)
+        kept = read_partition(file, dataset, _partition_settings(config, dataset))
         for seed in config.run_seeds:
             if seed not in kept:
                 raise FedgenError(f"partition file {file} has seeds {', '.join(map(str, kept))}, not {seed}")
@@ -153,6 +179,4 @@ def divide_all(config: RunConfig, dataset: Dataset) -> dict[int, Division]:
             )
             for seed in config.run_seeds
         }
-        if file is not None:
-            write_partition(file, dataset, divisions, settings)
     return {seed: with_skew(dataset, division, partitioner, options) for seed, division in divisions.items()}

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgen.data.partition.minimum import check_alpha, check_enough, cut, raise_to_minimum
+from fedgen.errors import FedgenError
 
 
 def dirichlet(
@@ -23,6 +24,8 @@ def dirichlet(
     """
     check_alpha(alpha)
     check_enough(len(labels), users, min_samples)
+    if cap and not cap >= 1:
+        raise FedgenError(f"partition.cap must be 0 (no cap) or at least 1, a user's fair share, not {cap:g}")
     held: list[list[NDArray[np.int64]]] = [[] for _ in range(users)]
     sizes = np.zeros(users, np.int64)
     for label in rng.permutation(np.unique(labels)):

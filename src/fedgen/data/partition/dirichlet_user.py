@@ -23,15 +23,24 @@ def dirichlet_user(
     sizes[: len(labels) % users] += 1
     shares = []
     for size in rng.permutation(sizes):
-        counts = _draw(size, rng.dirichlet(alpha * prior), left, rng)
+        counts = _draw(size, _log_dirichlet(alpha * prior, rng), left, rng)
         left = left - counts
         parts = [pools[label][left[label] : left[label] + counts[label]] for label in np.flatnonzero(counts)]
         shares.append(np.concatenate(parts))
     return shares
 
 
+def _log_dirichlet(concentration: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """The logarithms of a Dirichlet draw, but for a common summand: small ones do not vanish as they would in p.
+
+    Gamma(a) is Gamma(a + 1) times U^(1/a).
+    """
+    uniform = 1 - rng.random(len(concentration))
+    return np.log(rng.gamma(concentration + 1)) + np.log(uniform) / concentration
+
+
 def _draw(
-    size: int, distribution: NDArray[np.float64], left: NDArray[np.int64], rng: np.random.Generator
+    size: int, log_weights: NDArray[np.float64], left: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """How many of each label: multinomial, but never more than are left.
 
@@ -39,10 +48,7 @@ def _draw(
     """
     counts = np.zeros_like(left)
     while (missing := size - counts.sum()) > 0:
-        open_ = left > counts
-        weights = np.where(open_, distribution, 0)
-        if not weights.sum() > 0:  # none of the user's own labels is left
-            weights = np.where(open_, left - counts, 0).astype(float)
-        drawn = rng.multinomial(missing, weights / weights.sum())
-        counts = np.minimum(counts + drawn, left)
+        still = np.where(left > counts, log_weights, -np.inf)
+        weights = np.exp(still - still.max())
+        counts = np.minimum(counts + rng.multinomial(missing, weights / weights.sum()), left)
     return counts

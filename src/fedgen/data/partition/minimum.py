@@ -22,9 +22,9 @@ def check_enough(samples: int, users: int, min_samples: int = 1) -> None:
 
 
 def check_alpha(alpha: float) -> None:
-    """Refuse a concentration that no Dirichlet distribution has."""
-    if not alpha > 0 or not np.isfinite(alpha):
-        raise FedgenError(f"alpha must be a positive number, not {alpha}")
+    """Refuse a concentration that no Dirichlet distribution has, or that floating point cannot draw from."""
+    if not 1e-8 <= alpha <= 1e8:
+        raise FedgenError(f"alpha must be a positive number (1e-8 to 1e8), not {alpha}")
 
 
 def raise_to_minimum(
