@@ -27,13 +27,14 @@ def test_a_plain_file_is_memory_mapped(tmp_path):
     ("content", "message"),
     [
         (b"", "starts with nothing"),
-        (gzip.compress(idx_bytes(IMAGES))[:-12], "cannot be read as an idx file"),
+        (gzip.compress(idx_bytes(IMAGES), mtime=0)[:-12], "cannot be read as an idx file"),
         (b"\x1f\x8b not gzip at all", "cannot be read as an idx file"),
         (idx_bytes(IMAGES)[:-1], "says it holds 2x3x4 bytes, but 23 follow"),
         (idx_bytes(IMAGES) + b"!", "but 25 follow"),
         (b"\0\0\x0d\x03" + idx_bytes(IMAGES)[4:], "starts with 00000d03, not 00000803"),
         (idx_bytes(IMAGES[0]), "starts with 00000802, not 00000803"),
     ],
+    ids=["empty", "cut gzip", "no gzip", "short", "long", "type", "dimensions"],
 )
 def test_a_bad_file_is_named_with_its_fault(tmp_path, content, message):
     path = tmp_path / "bad-images"
