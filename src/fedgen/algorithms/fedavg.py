@@ -86,6 +86,9 @@ def averaging(task: Task, federation: Federation, download: Share, upload: Share
     def server_update(server: Server, uploads: Upload, round: Round) -> tuple[Server, dict[str, Array]]:
         return Server(mean(uploads.params, uploads.samples), mean(uploads.statistics, uploads.samples)), {}
 
+    def check_upload(sent: Upload) -> dict[str, Array]:
+        return {} if sent.samples is None else {"it claims to have no samples": sent.samples < 1}
+
     def predict_global(server: Server, x: Array) -> Array:
         return infer(model, server.params, server.statistics, x)
 
@@ -103,4 +106,5 @@ def averaging(task: Task, federation: Federation, download: Share, upload: Share
         server_update,
         predict_global if download == "all" else None,
         None if receives_statistics else predict_local,
+        check_upload,
     )

@@ -148,7 +148,15 @@ def fedgen(
         metrics = {**metrics, "generator_loss": jnp.mean(losses)}
         return Server(average, Generator(params, statistics), state, prior), metrics
 
-    predict_global, predict_local = base.predict_global, base.predict_local
+    def check_upload(sent: Upload) -> dict[str, Array]:
+        drawn = federation.local_steps * federation.batch_size + counts_start * classes
+        wrong = (jnp.min(sent.counts) < counts_start) | (jnp.sum(sent.counts) != drawn)
+        return {
+            **(base_check(sent.base) if base_check else {}),
+            f"its label counts are not those of {drawn} draws": wrong,
+        }
+
+    predict_global, predict_local, base_check = base.predict_global, base.predict_local, base.check_upload
     return Algorithm(
         server_init,
         base.client_init,
@@ -159,4 +167,5 @@ def fedgen(
         server_update,
         predict_global and (lambda server, x: predict_global(server.base, x)),
         predict_local and (lambda received, client, x: predict_local(received.base, client, x)),
+        check_upload,
     )

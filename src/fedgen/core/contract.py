@@ -112,3 +112,4 @@ class Algorithm(NamedTuple):
     server_update: Callable[[Tree, Tree, Round], tuple[Tree, dict[str, Array]]]  # S, stacked U -> S, metrics
     predict_global: Callable[[Tree, Array], Array] | None  # S, x -> logits
     predict_local: Callable[[Tree, Tree, Array], Array] | None  # B, C, x -> logits
+    check_upload: Callable[[Tree], dict[str, Array]] | None = None  # U -> what no honest user sends, and whether it did

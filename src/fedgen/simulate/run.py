@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedgen.config import to_toml
+from fedgen.config import RunConfig, to_toml
 from fedgen.errors import FedgenError
 from fedgen.simulate.engine import Correct, Inputs, Program, State, place
 from fedgen.simulate.folder import RunFolder
@@ -188,30 +188,38 @@ class _Runner:
     def _summary(self) -> dict[str, Any]:
         results = []
         for job, timing in zip(self.jobs, self.progress.timings, strict=True):
+            # The share of each, where seeds were computed together.
+            share = {k: v / len(job.seeds) if k.startswith("seconds") else v for k, v in timing.items()}
             for seed in job.seeds:
                 records = self._records_of(job.algorithm, seed)
-                diverged = next((r["diverged_at"] for r in records if "diverged_at" in r), None)
-                good = [r for r in records if "diverged_at" not in r]
-                results.append(
-                    {
-                        "algorithm": job.algorithm,
-                        "seed": seed,
-                        "rounds": self.config.rounds if diverged is None else diverged,
-                        "diverged_at": diverged,
-                        **result(good, self.config.rounds),
-                        "seconds_compile": timing["seconds_compile"] / len(job.seeds),  # its share, where seeds
-                        "seconds_train": timing["seconds_train"] / len(job.seeds),  # were computed together
-                        "bytes_up": timing["bytes_up"],
-                        "bytes_down": timing["bytes_down"],
-                    }
-                )
-        return {
-            "version": __version__,
-            "config": self.config.model_dump(mode="json"),
-            "device": device(),
-            "results": results,
-            "table": table(results, self.config.score),
-        }
+                results.append(result_row(job.algorithm, seed, records, self.config.rounds, share))
+        return summary_of(self.config, results)
+
+
+def result_row(
+    algorithm: str, seed: int, records: Sequence[Record], rounds: int, timing: Mapping[str, float]
+) -> Record:
+    """A summary's numbers of one algorithm and seed."""
+    diverged = next((r["diverged_at"] for r in records if "diverged_at" in r), None)
+    return {
+        "algorithm": algorithm,
+        "seed": seed,
+        "rounds": rounds if diverged is None else diverged,
+        "diverged_at": diverged,
+        **result([r for r in records if "diverged_at" not in r], rounds),
+        **{key: timing[key] for key in ("seconds_compile", "seconds_train", "bytes_up", "bytes_down")},
+    }
+
+
+def summary_of(config: RunConfig, results: Sequence[Record]) -> dict[str, Any]:
+    """What summary.json holds."""
+    return {
+        "version": __version__,
+        "config": config.model_dump(mode="json"),
+        "device": device(),
+        "results": list(results),
+        "table": table(results, config.score),
+    }
 
 
 def _described(jobs: Sequence[Job]) -> list[list[Any]]:

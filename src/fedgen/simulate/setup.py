@@ -20,7 +20,7 @@ from fedgen.data.partition_file import read_partition, write_partition
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
 from fedgen.simulate.engine import Data, Inputs, Program, place
-from fedgen.task import federation_of, task_of
+from fedgen.task import federation_of, hyper_parameters, task_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Setup:
 
     def inputs(self, algorithm: str, seeds: Sequence[int]) -> Inputs:
         """The arguments of these runs, stacked."""
-        traced, _ = self._options(algorithm)
+        traced, _ = hyper_parameters(self.config, self.federation, algorithm)
 
         # Natural users' samples differ in number between seeds; what fills up is never drawn.
         width = max(len(d.index) for d in self.divisions.values())
@@ -59,7 +59,7 @@ class Setup:
 
     def program(self, algorithm: str, inputs: Inputs, batched: bool) -> Program:
         """The compiled algorithm."""
-        _, fixed = self._options(algorithm)
+        _, fixed = hyper_parameters(self.config, self.federation, algorithm)
 
         def configure(hyper: Mapping[str, Any]) -> tuple[Algorithm, Federation]:
             return build(ALGORITHMS[algorithm], self.task, self.federation, {**fixed, **hyper})
@@ -87,17 +87,6 @@ class Setup:
             raise FedgenError(f"the model does not take samples of shape {self.task.sample.shape}: {error}") from error
         for algorithm in self.config.algorithms:
             build(ALGORITHMS[algorithm], self.task, self.federation, self.config.of(algorithm))
-
-    def _options(self, algorithm: str) -> tuple[dict[str, float], dict[str, Any]]:
-        """The hyper-parameters that are arguments of the compiled program, and those fixed in it.
-
-        Floats are arguments, so that other values need no new compilation; but a 0 switches a term off
-        and stays a constant, so that what is off costs nothing.
-        """
-        rates = {key: getattr(self.federation, key) for key in ("lr", "lr_decay", "weight_decay")}
-        options = {**rates, **self.config.of(algorithm)}
-        traced = {k: v for k, v in options.items() if isinstance(v, float) and v != 0}
-        return traced, {k: v for k, v in options.items() if k not in traced}
 
 
 def prepare(config: RunConfig, dataset: Dataset | None = None, model: Model | None = None) -> Setup:

@@ -1,0 +1,109 @@
+"""A site: it trains on its own samples with the simulator's client loop and keeps its own state on disk."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedgen.core.client import Shard, Trained, train_client
+from fedgen.core.contract import Array, Tree
+from fedgen.federate.evaluate import count_correct
+from fedgen.federate.forms import Plan
+from fedgen.federate.settings import Shared, SiteSettings, read_settings
+from fedgen.federate.site_data import load_site_data
+from fedgen.federate.wire import RefusedError
+from fedgen.simulate.checkpoint import load_tree, read_about, save_tree
+
+_RUN = re.compile(r"[0-9a-f]{16}")
+
+
+class SiteScore(NamedTuple):
+    """What a site says of the model it would use, tested on its own test samples."""
+
+    correct: int
+    total: int
+    correct_seen: int  # of the labels that the site trains on
+    total_seen: int
+    matching: float  # accuracy in percent, weighted by the site's own label distribution
+
+
+class Site:
+    """One site's folder, and what it does when the server asks."""
+
+    def __init__(self, folder: Path, app: Path) -> None:
+        self.folder = folder
+        self.settings = read_settings(folder / "site.toml", SiteSettings)
+        shared = Shared(app)
+        self.data = load_site_data(self.settings, shared.task, folder)
+        task = shared.task_with(
+            self.settings.model, self.settings.model_options, folder, sample=self.settings.sample, proxy_samples=1
+        )
+        self.plan = Plan(shared.config, task)
+        self._train = jax.jit(self._train_client)
+
+    def train(self, run: str, round: int, broadcast: Tree) -> Trained:
+        """One round on the site's samples; the state it leaves is kept, and the one before it too.
+
+        The server may ask for a round again, after a restart or because too few sites answered. The site
+        then starts from what it had before that round, as if the first time had not been.
+        """
+        before, client = self._state(run, round)
+        trained: Trained = jax.device_get(
+            self._train(self.plan.hyper, self.data.x, self.data.y, broadcast, client, np.int32(round))
+        )
+        state = self._folder(run)
+        if before != "before.safetensors":
+            if before:
+                (state / before).replace(state / "before.safetensors")
+            else:
+                (state / "before.safetensors").unlink(missing_ok=True)
+        save_tree(state / "client.safetensors", trained.client, {"round": round})
+        return trained
+
+    def evaluate(self, run: str, round: int, broadcast: Tree) -> SiteScore | None:
+        """Test the site's own model as it is before this round; None where there is none, or nothing to test on."""
+        algorithm, _ = self.plan.configure(self.plan.hyper)
+        predict, data = algorithm.predict_local, self.data
+        if predict is None or not len(data.y_test):
+            return None
+        _, client = self._state(run, round)
+        correct = count_correct(lambda x: predict(broadcast, client, x), self.plan.task, data.x_test, data.y_test)
+        classes = self.plan.task.classes
+        totals, held = np.bincount(data.y_test, minlength=classes), np.bincount(data.y, minlength=classes)
+        seen, tested = held > 0, totals > 0
+        rate = np.divide(correct, totals, out=np.zeros(classes), where=tested)
+        weight = held * tested
+        return SiteScore(
+            int(correct.sum()),
+            int(totals.sum()),
+            int(correct[seen].sum()),
+            int(totals[seen].sum()),
+            float(100 * np.sum(weight * rate) / max(weight.sum(), 1)),
+        )
+
+    def _train_client(
+        self, hyper: Mapping[str, Array], x: Array, y: Array, broadcast: Tree, client: Tree, round: Array
+    ) -> Trained:
+        plan = self.plan
+        algorithm, federation = plan.configure(hyper)
+        shard = Shard(x, y, jnp.arange(x.shape[0]), jnp.int32(0), jnp.int32(x.shape[0]))
+        user = jnp.int32(self.settings.number)
+        with jax.default_matmul_precision("highest"):
+            return train_client(algorithm, plan.task, federation, broadcast, client, shard, round, user, plan.key)
+
+    def _folder(self, run: str) -> Path:
+        if not _RUN.fullmatch(run):  # it becomes part of a path
+            raise RefusedError(f"the run is called {run[:40]!r}, not by 16 hexadecimal digits")
+        return self.folder / "state" / run
+
+    def _state(self, run: str, round: int) -> tuple[str, Tree]:
+        """The newest state of an earlier round, and its file's name; the initial one has none."""
+        for name in ("client.safetensors", "before.safetensors"):
+            path = self._folder(run) / name
+            if path.exists() and read_about(path)["round"] < round:
+                return name, load_tree(path, self.plan.forms.client)
+        return "", self.plan.client_init()
