@@ -12,6 +12,7 @@ from fedgen.algorithms import ALGORITHMS
 from fedgen.core.trees import named
 from fedgen.federate.divide import deal_out, needs_proxy
 from fedgen.federate.folders import Place
+from fedgen.federate.journal import Journal
 from fedgen.federate.server import Server
 from fedgen.federate.settings import ServerSettings
 from fedgen.simulate.checkpoint import load_tree
@@ -27,9 +28,9 @@ def local_federation(
     names = tuple(f"site-{n}" for n in range(setup.config.users))
     proxy = "proxy.npz" if needs_proxy(setup) else ""
     server = ServerSettings(sites=names, poll=0.01, keep_rounds=True, test="test.npz", proxy=proxy, **settings)
-    deal_out(place, setup, small_data().scale, server, "127.0.0.1:1", tls=True)
+    deal_out(place, setup, small_data().scale, server)
     grid = LocalGrid(place.app, [place.site(name) for name in names], tamper)
-    return Server(place.app, place.server, "run", grid), grid
+    return Server(place.app, place.server, "run", grid, Journal(place.server / "log.jsonl")), grid
 
 
 def assert_like_the_simulator(server: Server, setup: Setup, rounds: int) -> None:

@@ -35,7 +35,13 @@ def server_app(app: Path) -> ServerApp:
         name = str(context.run_config.get("run", "run"))
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
             raise FedgenError(f"the run is called {name!r}; use letters, digits, '-', '_' and '.'")
-        Server(app, Path(folder), name, grid).run()
+        journal = Journal(Path(folder) / "log.jsonl", run=name)
+        try:
+            Server(app, Path(folder), name, grid, journal).run()
+        except Exception as error:
+            reason = str(error) if isinstance(error, FedgenError) else f"{type(error).__name__}: {error}"
+            journal.write("ended", reason=reason)
+            raise
 
     return flower
 
@@ -81,8 +87,10 @@ def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> Re
     run, number = wire.field(about, "run", str), wire.field(about, "round", int)
     ticket = wire.field(about, "ticket", str)
     broadcast = wire.decode(content["broadcast"], site.plan.forms.broadcast)
-    what = "train" if train else "evaluate"
-    journal.write(what, run=run, round=number, received=size, pid=os.getpid())
+    journal.write(
+        "train" if train else "evaluate",
+        run=run, round=number, after=site.last_round(run, number), received=size, pid=os.getpid(),
+    )  # fmt: skip
     echo = ConfigRecord({"run": run, "round": number, "ticket": ticket})
     if not train:
         score = site.evaluate(run, number, broadcast)

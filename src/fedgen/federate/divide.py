@@ -13,8 +13,8 @@ from fedgen.files import replacing
 from fedgen.simulate.setup import Setup
 
 
-def deal_out(place: Place, setup: Setup, scale: Scale, server: ServerSettings, address: str, tls: bool) -> None:
-    """Write all folders such that the federation learns what the simulator would with this setup."""
+def deal_out(place: Place, setup: Setup, scale: Scale, server: ServerSettings) -> None:
+    """Write app, server and sites such that the federation learns what the simulator would with this setup."""
     config, data, division = setup.config, setup.data, setup.divisions[setup.config.seed]
     task = TaskSettings(
         classes=setup.task.classes,
@@ -23,7 +23,7 @@ def deal_out(place: Place, setup: Setup, scale: Scale, server: ServerSettings, a
         scale=scale,
     )
     write_app(place, config, task)
-    write_server(place, server, address, tls)
+    write_server(place, server)
     x, y = np.asarray(data.x), np.asarray(data.y)
     rows = setup.score_rows[config.seed]
     test = {"x": np.asarray(data.x_score)[rows], "y": np.asarray(data.y_score)[rows]}

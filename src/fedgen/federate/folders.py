@@ -79,9 +79,13 @@ def write_app(place: Place, config: RunConfig, task: TaskSettings) -> None:
     write_whole(package / "client.py", _MODULE.format(what="A site's half", half="client").encode())
 
 
-def write_server(place: Place, settings: ServerSettings, address: str, tls: bool) -> None:
-    """The server's settings, and how the `flwr` command finds its SuperLink."""
+def write_server(place: Place, settings: ServerSettings) -> None:
+    """The server's settings."""
     write_whole(place.server / "server.toml", commented(settings).encode())
+
+
+def write_connection(place: Place, address: str, tls: bool) -> None:
+    """How the `flwr` command at the server finds its SuperLink."""
     trust = f"root-certificates = {toml_value(str(place.server / 'ca.crt'))}" if tls else "insecure = true"
     connection = f"""\
         [superlink]

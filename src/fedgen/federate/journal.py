@@ -9,13 +9,13 @@ from typing import Any
 class Journal:
     """A file of events, appended to and never rewritten. It holds no keys and no samples."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, **always: Any) -> None:
+        self.path, self._always = path, always
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, event: str, **about: Any) -> None:
         """Add an event."""
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **about})
+        line = json.dumps({"time": round(time.time(), 3), "event": event, **self._always, **about})
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 

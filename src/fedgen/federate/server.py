@@ -4,6 +4,7 @@ The cohort of a round is the simulator's: the first `active` of the round's perm
 that is not there, was excluded or does not answer is replaced by the next one of the same permutation.
 """
 
+import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ class Standing:
 class Server:
     """One run of a federation, from the app folder, the server's folder and Flower's grid."""
 
-    def __init__(self, app: Path, folder: Path, run_name: str, grid: Grid) -> None:
+    def __init__(self, app: Path, folder: Path, run: str, grid: Grid, journal: Journal) -> None:
         self.shared, self.folder = Shared(app), folder
         self.config = self.shared.config
         self.settings = read_settings(folder / "server.toml", ServerSettings)
@@ -64,23 +65,19 @@ class Server:
         self.plan = Plan(self.config, task)
         self._algorithm = self.plan.configure(self.plan.hyper)[0]
         self._update = jax.jit(self._server_update)
-        self.path = folder / "runs" / run_name
+        self.path = folder / "runs" / run
         fresh = not (self.path / "config.toml").exists()
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
-        self.journal = Journal(self.path / "log.jsonl")
+        self.journal = journal
         self.exchange = Exchange(grid, self.settings, self.journal)
         self.records: list[Record] = []
 
     def run(self) -> dict[str, Any]:
-        """All rounds that are left; gives the summary."""
+        """All rounds that are left; gives the summary. What ends it early is an error, and what was done is kept."""
         state, sound = self._begin(), True
-        try:
-            self.exchange.await_all(self.config.users)
-            while sound and self.standing.round < self.config.rounds:
-                state, sound = self._round(state)
-        except FedgenError as error:
-            self.journal.write("ended", round=self.standing.round, reason=str(error))
-            raise
+        self.exchange.await_all(self.config.users)
+        while sound and self.standing.round < self.config.rounds:
+            state, sound = self._round(state)
         summary = self._summary()
         if sound:
             self.run_folder.save_model(self.plan.name, self.config.seed, state)
@@ -95,7 +92,7 @@ class Server:
             self.standing = Standing(secrets.token_hex(8))
             self.run_folder.rewind(0)
             state = self.plan.server_init()
-            self.journal.write("started", run=self.standing.run, algorithm=self.plan.name, rounds=self.config.rounds)
+            self.journal.write("started", algorithm=self.plan.name, rounds=self.config.rounds, pid=os.getpid())
             self._save(state)
             return state
         if about.get("config") != to_toml(self.config):
@@ -105,7 +102,7 @@ class Server:
             raise FedgenError(f"the run in {self.path} is finished; give a new one another name")
         self.exchange.strikes = self.standing.strikes
         self.records = self.run_folder.rewind(about["metrics_bytes"])
-        self.journal.write("resumed", run=self.standing.run, round=self.standing.round)
+        self.journal.write("resumed", round=self.standing.round, pid=os.getpid())
         return self.run_folder.restore(self.plan.forms.server)
 
     def _round(self, state: Tree) -> tuple[Tree, bool]:

@@ -18,6 +18,9 @@ from fedgen.federate.site_data import load_site_data
 from fedgen.federate.wire import RefusedError
 from fedgen.simulate.checkpoint import load_tree, read_about, save_tree
 
+# A compiled program is for a number of rows. Rounded up, it serves sites that differ a little, and one whose data
+# grows; what fills up is never drawn.
+_ROWS = 1024
 _RUN = re.compile(r"[0-9a-f]{16}")
 
 
@@ -44,6 +47,16 @@ class Site:
         )
         self.plan = Plan(shared.config, task)
         self._train = jax.jit(self._train_client)
+        size = len(self.data.y)
+        rows = -(-size // _ROWS) * _ROWS
+        x = np.pad(self.data.x, [(0, rows - size)] + [(0, 0)] * (self.data.x.ndim - 1))
+        y = np.pad(self.data.y, (0, rows - size))
+        self._shard = Shard(*map(jnp.asarray, (x, y, np.arange(rows, dtype=np.int32), np.int32(0), np.int32(size))))
+
+    def last_round(self, run: str, round: int) -> int | None:
+        """The round after which the state was kept that the site has before this one; None: the initial state."""
+        name = self._file(run, round)
+        return read_about(self._folder(run) / name)["round"] if name else None
 
     def train(self, run: str, round: int, broadcast: Tree) -> Trained:
         """One round on the site's samples; the state it leaves is kept, and the one before it too.
@@ -51,9 +64,11 @@ class Site:
         The server may ask for a round again, after a restart or because too few sites answered. The site
         then starts from what it had before that round, as if the first time had not been.
         """
-        before, client = self._state(run, round)
+        before, client = self._file(run, round), self._state(run, round)
         trained: Trained = jax.device_get(
-            self._train(self.plan.hyper, self.data.x, self.data.y, broadcast, client, np.int32(round))
+            self._train(
+                self.plan.hyper, self._shard, broadcast, client, np.int32(round), np.int32(self.settings.number)
+            )
         )
         state = self._folder(run)
         if before != "before.safetensors":
@@ -70,7 +85,7 @@ class Site:
         predict, data = algorithm.predict_local, self.data
         if predict is None or not len(data.y_test):
             return None
-        _, client = self._state(run, round)
+        client = self._state(run, round)
         correct = count_correct(lambda x: predict(broadcast, client, x), self.plan.task, data.x_test, data.y_test)
         classes = self.plan.task.classes
         totals, held = np.bincount(data.y_test, minlength=classes), np.bincount(data.y, minlength=classes)
@@ -86,12 +101,10 @@ class Site:
         )
 
     def _train_client(
-        self, hyper: Mapping[str, Array], x: Array, y: Array, broadcast: Tree, client: Tree, round: Array
+        self, hyper: Mapping[str, Array], shard: Shard, broadcast: Tree, client: Tree, round: Array, user: Array
     ) -> Trained:
         plan = self.plan
         algorithm, federation = plan.configure(hyper)
-        shard = Shard(x, y, jnp.arange(x.shape[0]), jnp.int32(0), jnp.int32(x.shape[0]))
-        user = jnp.int32(self.settings.number)
         with jax.default_matmul_precision("highest"):
             return train_client(algorithm, plan.task, federation, broadcast, client, shard, round, user, plan.key)
 
@@ -100,10 +113,14 @@ class Site:
             raise RefusedError(f"the run is called {run[:40]!r}, not by 16 hexadecimal digits")
         return self.folder / "state" / run
 
-    def _state(self, run: str, round: int) -> tuple[str, Tree]:
-        """The newest state of an earlier round, and its file's name; the initial one has none."""
+    def _file(self, run: str, round: int) -> str:
+        """The file with the newest state of an earlier round, or nothing."""
         for name in ("client.safetensors", "before.safetensors"):
             path = self._folder(run) / name
             if path.exists() and read_about(path)["round"] < round:
-                return name, load_tree(path, self.plan.forms.client)
-        return "", self.plan.client_init()
+                return name
+        return ""
+
+    def _state(self, run: str, round: int) -> Tree:
+        name = self._file(run, round)
+        return load_tree(self._folder(run) / name, self.plan.forms.client) if name else self.plan.client_init()
