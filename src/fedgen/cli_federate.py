@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedgen.config import parse_setting, resolve
+from fedgen.config import checked, parse_setting, resolve
 from fedgen.errors import FedgenError
 from fedgen.simulate.devices import use_machine_well
 from fedgen.simulate.setup import load_dataset, prepare
@@ -84,6 +84,54 @@ def demo(
     console.print(f"Run folder: {place.server / 'runs' / RUN}")
     if early > AGREEMENT and not display.trouble:
         raise typer.Exit(1)
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="The new folder.")],
+    site: Annotated[list[str], typer.Option(help="A site's name; give it once for each site.")],
+    host: Annotated[str, typer.Option(help="The name or address under which the sites reach the server.")],
+    classes: Annotated[int, typer.Option(min=2, help="How many labels there are.")],
+    sample: Annotated[str, typer.Option(help="The shape of one sample, as 28,28,1.")],
+    dtype: Annotated[str, typer.Option(help="uint8 or float32: how samples are stored.")] = "uint8",
+    scale: Annotated[str, typer.Option(help="signed: bytes become -1 to 1; unit: 0 to 1.")] = "signed",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The server's port.")] = 8000,
+    algorithm: Annotated[str, typer.Option(help="An algorithm (see `fedgen list`).")] = "fedgen",
+    preset: Annotated[str, typer.Option(help="paper, reference or tuned.")] = "tuned",
+    active: Annotated[int | None, typer.Option(help="How many sites train in a round. Default: all.")] = None,
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 100,
+    share: Annotated[str, typer.Option(help="all, or predictor: then feature extractors stay with the sites.")] = "all",
+    min_sites: Annotated[int, typer.Option(min=1, help="A round with fewer good updates does not count.")] = 2,
+    round_timeout: Annotated[float, typer.Option(help="Seconds that sites have for a round.")] = 600.0,
+    strikes: Annotated[int, typer.Option(min=1, help="Refused messages after which a site is excluded.")] = 3,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting of a run, as key=value.")] = None,
+) -> None:  # fmt: skip
+    """Write what a real federation needs: an app for Flower, a server's folder, and a folder with keys for each site."""
+    flower_is_installed()
+    from fedgen.federate.begin import begin
+    from fedgen.federate.forms import Plan
+    from fedgen.federate.settings import ServerSettings, TaskSettings, task_of_settings
+
+    settings: dict[str, Any] = {
+        "algorithms": [algorithm], "preset": preset, "users": len(site), "rounds": rounds, "share": share,
+        "active": len(site) if active is None else active, "dataset": "of-the-sites",
+    }  # fmt: skip
+    config = resolve(settings, dict(parse_setting(text) for text in set_ or ()), own={"dataset"})
+    try:
+        shape = tuple(int(size) for size in sample.split(","))
+    except ValueError:
+        raise FedgenError(f"--sample is a shape such as 28,28,1, not '{sample}'") from None
+    task = checked(TaskSettings, {"classes": classes, "sample": shape, "dtype": dtype, "scale": scale}, "")
+    server = checked(
+        ServerSettings,
+        {"sites": site, "min_sites": min(min_sites, config.active), "round_timeout": round_timeout, "strikes": strikes},
+        "",
+    )
+    if len(set(site)) < len(site):
+        raise FedgenError("a site is named twice; names must differ")
+    Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
+    place = begin(folder, config, task, server, host=host, port=port)
+    console.print(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.")
 
 
 def flower_is_installed() -> None:

@@ -107,4 +107,5 @@ def averaging(task: Task, federation: Federation, download: Share, upload: Share
         predict_global if download == "all" else None,
         None if receives_statistics else predict_local,
         check_upload,
+        predict_local,
     )

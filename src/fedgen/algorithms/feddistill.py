@@ -136,6 +136,7 @@ def feddistill_plus(
         ), metrics
 
     predict_global, predict_local, check = base.predict_global, base.predict_local, base.check_upload
+    predict_received = base.predict_received
     return Algorithm(
         server_init,
         client_init,
@@ -147,4 +148,5 @@ def feddistill_plus(
         predict_global and (lambda server, x: predict_global(server.base, x)),
         predict_local and (lambda received, client, x: predict_local(received.base, client.base, x)),
         check and (lambda sent: check(sent.base)),
+        predict_received and (lambda received, client, x: predict_received(received.base, client.base, x)),
     )

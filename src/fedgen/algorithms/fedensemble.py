@@ -65,4 +65,5 @@ def fedensemble(task: Task, federation: Federation, *, members: Literal["all", "
         server_update=server_update,
         predict_global=predict_global,
         predict_local=None,  # users predict with the ensemble, also where they keep their own statistics
+        predict_received=None,  # and they do not receive it
     )

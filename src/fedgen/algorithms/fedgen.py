@@ -157,6 +157,7 @@ def fedgen(
         }
 
     predict_global, predict_local, base_check = base.predict_global, base.predict_local, base.check_upload
+    predict_received = base.predict_received
     return Algorithm(
         server_init,
         base.client_init,
@@ -168,4 +169,5 @@ def fedgen(
         predict_global and (lambda server, x: predict_global(server.base, x)),
         predict_local and (lambda received, client, x: predict_local(received.base, client, x)),
         check_upload,
+        predict_received and (lambda received, client, x: predict_received(received.base, client, x)),
     )

@@ -113,3 +113,5 @@ class Algorithm(NamedTuple):
     predict_global: Callable[[Tree, Array], Array] | None  # S, x -> logits
     predict_local: Callable[[Tree, Tree, Array], Array] | None  # B, C, x -> logits
     check_upload: Callable[[Tree], dict[str, Array]] | None = None  # U -> what no honest user sends, and whether it did
+    # B, C, x -> logits: what a user predicts with right after a broadcast, also where that is the global model
+    predict_received: Callable[[Tree, Tree, Array], Array] | None = None

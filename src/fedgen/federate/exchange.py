@@ -14,6 +14,7 @@ from fedgen.federate.roster import Roster, wait_until
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import RefusedError
 
+_LATE = 30.0  # seconds that Flower keeps a message beyond the round's time
 Answer = TypeVar("Answer")
 
 
@@ -73,7 +74,8 @@ class Exchange:
             question = ConfigRecord({"run": run, "round": number, "ticket": secrets.token_hex(8)})
             content = RecordDict({"broadcast": arrays, "about": question})
             # One by one: each holds the same arrays, and together they may be more than a request can carry.
-            pushed = list(self._grid.push_messages([Message(content, node, kind, ttl=timeout, group_id=str(number))]))
+            message = Message(content, node, kind, ttl=timeout + _LATE, group_id=str(number))
+            pushed = list(self._grid.push_messages([message]))
             if pushed and pushed[0]:
                 waiting[pushed[0]] = site, question
             else:

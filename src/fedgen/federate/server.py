@@ -64,6 +64,8 @@ class Server:
         task = self.shared.task_with(self.settings.model, self.settings.model_options, folder, proxy_samples=samples)
         self.plan = Plan(self.config, task)
         self._algorithm = self.plan.configure(self.plan.hyper)[0]
+        if self._test is None and self._algorithm.predict_received is None:
+            raise FedgenError(f"{self.plan.name} predicts at the server: name a file of samples as test in server.toml")
         self._update = jax.jit(self._server_update)
         self.path = folder / "runs" / run
         fresh = not (self.path / "config.toml").exists()
@@ -181,13 +183,13 @@ class Server:
         self.journal.write("score", **record)
 
     def _scores(self, state: Tree) -> Record:
-        """The global model on the server's test samples, and the sites' own models on theirs."""
+        """The global model on the server's test samples, and what the sites predict with on theirs."""
         accuracy = seen = users = matching = None
         predict = self._algorithm.predict_global
         if predict is not None and self._test is not None:
             correct = count_correct(lambda x: predict(state, x), self.plan.task, *self._test)
             accuracy = 100 * float(correct.sum()) / len(self._test[1])
-        said = self._ask_scores(state) if self._algorithm.predict_local is not None else []
+        said = self._ask_scores(state) if self._asks_sites() else []
         if said:
             users = float(np.mean([100 * score["correct"] / score["total"] for score in said]))
             matching = float(np.mean([score["matching"] for score in said]))
@@ -199,6 +201,11 @@ class Server:
             "accuracy_users": users,
             "accuracy_matching": matching,
         }
+
+    def _asks_sites(self) -> bool:
+        """Whether sites test: their own models, or the global one where the server has no samples for that."""
+        algorithm = self._algorithm
+        return algorithm.predict_local is not None or (self._test is None and algorithm.predict_received is not None)
 
     def _ask_scores(self, state: Tree) -> list[dict[str, float]]:
         """What the sites that are there say of their own models."""

@@ -10,16 +10,15 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedgen.config import NotNegative, Positive, Rate, RunConfig, WholeNumber, checked, read_toml, resolve
 from fedgen.core.contract import Model, Task
-from fedgen.data.dataset import Scale
+from fedgen.data.dataset import Dataset, Scale
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
-from fedgen.task import PREPARE
+from fedgen.task import task_of
 
 Schema = TypeVar("Schema", bound=BaseModel)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
@@ -120,15 +119,17 @@ class Shared:
         proxy_samples: int = 0,
     ) -> Task:
         """The task, with a model of one's own where one is named."""
-        shape = sample or self.task.sample
-        name, options = (model, options) if model else (self.config.model, self.config.of("model"))
-        return Task(
-            model_by_name(name, shape, self.task.classes, options, where),
-            self.task.classes,
-            jax.ShapeDtypeStruct(shape, jnp.dtype(self.task.dtype)),
-            PREPARE[self.task.scale],
-            proxy_samples,
-        )
+        task = self.task.model_copy(update={"sample": sample}) if sample else self.task
+        built = model_by_name(model, task.sample, task.classes, options, where) if model else None
+        return task_of_settings(self.config, task, built, proxy_samples)
+
+
+def task_of_settings(config: RunConfig, task: TaskSettings, model: Model | None = None, proxy_samples: int = 0) -> Task:
+    """What is to be learned, with the configured model or another."""
+    nothing = np.zeros((0, *task.sample), task.dtype)
+    labels = np.zeros(0, np.int32)
+    data = Dataset("", nothing, labels, nothing, labels, task.classes, scale=task.scale)
+    return task_of(config, model, data, proxy_samples)
 
 
 def check_config(config: RunConfig) -> None:

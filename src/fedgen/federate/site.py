@@ -80,9 +80,9 @@ class Site:
         return trained
 
     def evaluate(self, run: str, round: int, broadcast: Tree) -> SiteScore | None:
-        """Test the site's own model as it is before this round; None where there is none, or nothing to test on."""
+        """Test what the site would predict with before this round; None where that is at the server, or no samples."""
         algorithm, _ = self.plan.configure(self.plan.hyper)
-        predict, data = algorithm.predict_local, self.data
+        predict, data = algorithm.predict_received, self.data
         if predict is None or not len(data.y_test):
             return None
         client = self._state(run, round)
