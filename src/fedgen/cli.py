@@ -18,6 +18,7 @@ from rich.table import Table
 from fedgen.algorithms import ALGORITHMS
 from fedgen.algorithms.registry import summary_of
 from fedgen.cli_data import app as data_app
+from fedgen.cli_reproduce import reproduce
 from fedgen.config import parse_setting, read_toml, resolve
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS
@@ -41,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.command()(reproduce)
 console = Console(highlight=False)
 if not console.is_terminal:
     console.width = 120  # a file or a pipe has no width of its own
