@@ -26,6 +26,8 @@ from fedgen.experiments.prototype import (
 from fedgen.report.prototype import prototype_figure
 from helpers import same_bits
 
+KEY = jax.random.key(0)
+
 
 @pytest.fixture(scope="module")
 def programs() -> Programs:
@@ -39,7 +41,17 @@ def result() -> dict:
 
 @pytest.fixture(scope="module")
 def points() -> Points:
-    return draw_points(jax.random.key(0))
+    return draw_points(KEY)
+
+
+@pytest.fixture(scope="module")
+def start(programs):
+    return programs.start(stream(KEY, "model"))
+
+
+@pytest.fixture(scope="module")
+def uploads(programs, points, start):
+    return stack([programs.train_alone(start, points.shard(user), 0, user, KEY) for user in range(USERS)])
 
 
 def _rows_of(points: Points, user: int) -> np.ndarray:
@@ -97,11 +109,8 @@ def test_generated_points_move_to_the_data(result):
     assert 0.3 < result["generator"][-1]["spread"]["mean"] < 0.9  # the data's: 0.5
 
 
-def test_shown_stages_are_those_of_one_training(programs, points):
-    key = jax.random.key(0)
-    start = programs.start(stream(key, "model"))
-    uploads = stack([programs.train_alone(start, points.shard(user), 0, user, key) for user in range(USERS)])
-    short, long = (programs.generator_course(start, uploads, key, module.CHOSEN, last) for last in (150, 250))
+def test_shown_stages_are_those_of_one_training(programs, points, start, uploads):
+    short, long = (programs.generator_course(start, uploads, KEY, module.CHOSEN, last) for last in (150, 250))
     assert [int(server.optimizer[1][0].count) for server in long] == [0, 50, 150, 250]
     assert same_bits(short, long[:3])
     assert same_bits(long[0], start)
@@ -111,15 +120,22 @@ def test_shown_stages_are_those_of_one_training(programs, points):
             np.testing.assert_allclose(average, np.mean(each, axis=0), atol=1e-6)
 
 
-def test_before_distillation_users_train_as_in_fedavg(programs, points):
-    key = jax.random.key(0)
-    start = programs.start(stream(key, "model"))
+def test_generated_points_pass_the_data_and_go_on_outwards(programs, start, uploads):
+    course = programs.generator_course(start, uploads, KEY, module.CHOSEN, module.LATER_STEPS)
+    at_last, later = (programs.samples(server, KEY) for server in course[-2:])
+    radius_at_last, radius_later = (np.linalg.norm(drawn.mean(axis=1), axis=1).mean() for drawn in (at_last, later))
+    assert abs(radius_at_last - module.RADIUS) < 0.5
+    assert radius_later > module.RADIUS + 0.5
+    assert later.std(axis=1).mean() > 1.3 * at_last.std(axis=1).mean()
+
+
+def test_before_distillation_users_train_as_in_fedavg(points, start, uploads):
     fedavg, federation = build(ALGORITHMS["fedavg"], module.TASK, module.FEDERATION, {})
-    ours = programs.train_alone(start, points.shard(1), 0, 1, key).base.params
+    ours = jax.tree.map(lambda a: a[1], uploads.base.params)
     theirs = jax.jit(
         lambda shard: train_client(
-            fedavg, module.TASK, federation, fedavg.broadcast(start.base, 0), fedavg.client_init(key), shard,
-            np.int32(0), np.int32(1), key,
+            fedavg, module.TASK, federation, fedavg.broadcast(start.base, 0), fedavg.client_init(KEY), shard,
+            np.int32(0), np.int32(1), KEY,
         ).upload.params
     )(points.shard(1))  # fmt: skip
     assert same_bits(ours, theirs)

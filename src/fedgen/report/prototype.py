@@ -49,8 +49,9 @@ def prototype_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
             )  # fmt: skip
         else:
             _draw(axes, regions["oracle"][0], extent, stage)
-        further = " (dashed: the other views)" if beyond else " by the oracle"
-        subtitle = f"{stage['recognised']:.0f} % recognised{further}"
+        subtitle = f"{stage['recognised']:.0f} % recognised by the oracle"
+        if beyond:
+            subtitle = "beyond the paper's last; dashed: the other views"
         _name(axes, f"Generator after {stage['steps']} steps", subtitle)
     _compare(figure.add_subplot(cells[:2, 4]), result)
     shown = f"pictures: seed {pictures['seed']}" + ("; a quick run" if result["quick"] else "")
