@@ -309,7 +309,8 @@ def prototype(*, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
     programs = compiled_programs()
     runs = [run_seed(programs, seed, quick) for seed in seeds]
     steps = [*SHOWN_STEPS, LATER_STEPS][: len(runs[0].generator)]
-    return {
+    ways = OTHER_WAYS[: len(runs[0].ways)]
+    result = {
         "quick": quick,
         "seeds": list(seeds),
         "settings": _settings(runs[0].points),
@@ -317,16 +318,39 @@ def prototype(*, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
         "notes": list(NOTES),
         "accuracy": _over_seeds([run.accuracy for run in runs]),
         "gain_over": _over_seeds([_gains(run.accuracy) for run in runs]),
-        "generator": [
-            {"steps": s, **_over_seeds([run.generator[i] for run in runs])} for i, s in enumerate(steps)
-        ],
-        "ways": [
-            {**way._asdict(), **_over_seeds([run.ways[i] for run in runs])}
-            for i, way in enumerate(OTHER_WAYS[: len(runs[0].ways)])
-        ],
+        "generator": [{"steps": s, **_over_seeds([run.generator[i] for run in runs])} for i, s in enumerate(steps)],
+        "ways": [{**way._asdict(), **_over_seeds([run.ways[i] for run in runs])} for i, way in enumerate(ways)],
         "per_seed": [{"seed": s, **_rounded(run.accuracy)} for s, run in zip(seeds, runs, strict=True)],
         "pictures": _pictures(programs, seeds[0], runs[0]),
-    }  # fmt: skip
+    }
+    return {**result, "table": _table(result)}
+
+
+def _table(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The paper's table with more rows, as text: accuracy in percent ± standard deviation (published)."""
+    accuracy, published = result["accuracy"], result["published"]
+
+    def cells(numbers: Mapping[str, Any], theirs: Any) -> list[str]:
+        texts = [f"{mean:.1f}" for mean in np.atleast_1d(numbers["mean"])]
+        for values, form in ((numbers["std"], " ± {:.1f}"), (theirs, " ({:.1f})")):
+            if values is not None:
+                texts = [text + form.format(v) for text, v in zip(texts, np.atleast_1d(values), strict=True)]
+        return texts
+
+    each = {
+        "before": "before",
+        "control": "control: no generator",
+        "control_from_average": "control, from the average",
+        "after": "after",
+    }
+    one = {"average": "averaged model", "ensemble": "users' ensemble", "oracle": "oracle"}
+    rows = [[label, *cells(accuracy[name], published.get(name)), ""] for name, label in each.items()]
+    for way in result["ways"]:
+        label = f"after, rate {way['generator_lr']:g}, diversity × {way['eta']:g}"
+        rows.append([label, *cells(way["after"], None), ""])
+    rows += [[label, *[""] * USERS, *cells(accuracy[name], published.get(name))] for name, label in one.items()]
+    titles = ["accuracy, % (published)", *(f"user {user + 1}" for user in range(USERS)), "one for all"]
+    return {"titles": titles, "rows": rows}
 
 
 def _gains(accuracy: Mapping[str, Any]) -> dict[str, float]:
@@ -362,11 +386,12 @@ def _settings(points: Points) -> dict[str, Any]:
 def _pictures(programs: Programs, seed: int, run: Seed) -> dict[str, Any]:
     """What the figures show of one seed: points, the regions of every model, generated samples."""
 
-    def regions(params: Params, extent: float) -> list[list[int]]:
-        """The predicted label at the middle of each square of the grid, the lowest row first."""
+    def regions(params: Params, extent: float) -> list[str]:
+        """The predicted label at the middle of each square: rows of digits, the lowest row first."""
         middle = (np.arange(GRID, dtype=np.float32) + 0.5) * (2 * extent / GRID) - extent
         at = np.stack(np.meshgrid(middle, middle), axis=-1).reshape(-1, 2)
-        return np.argmax(programs.logits(params, at), axis=-1).reshape(GRID, GRID).tolist()
+        predicted = np.argmax(programs.logits(params, at), axis=-1).reshape(GRID, GRID)
+        return ["".join(map(str, row)) for row in predicted]
 
     def points_of(user: int) -> dict[str, Any]:
         rows = run.points.offset[user] + np.linspace(0, run.points.size[user] - 1, POINTS_PER_USER).astype(int)

@@ -73,15 +73,16 @@ def _name(axes: Axes, title: str, subtitle: str) -> None:
     )  # fmt: skip
 
 
-def _draw(axes: Axes, regions: Sequence[Sequence[int]], extent: Sequence[float], points: Mapping[str, Any]) -> None:
+def _draw(axes: Axes, regions: Sequence[str], extent: Sequence[float], points: Mapping[str, Any]) -> None:
     """Points over the regions in which a model predicts each label."""
     tints = [tuple(1 - _TINT * (1 - part) for part in to_rgb(colour)) for colour in _COLOURS]
     left, right, bottom, top = extent
+    shown = np.array([[int(label) for label in row] for row in regions])
     axes.imshow(
-        regions, cmap=ListedColormap(tints), vmin=-0.5, vmax=len(tints) - 0.5,
+        shown, cmap=ListedColormap(tints), vmin=-0.5, vmax=len(tints) - 0.5,
         origin="lower", extent=(left, right, bottom, top), interpolation="nearest",
     )  # fmt: skip
-    x, y, shown = np.array(points["x"]), np.array(points["y"]), np.array(regions)
+    x, y = np.array(points["x"]), np.array(points["y"])
     columns, rows = (
         np.linspace(low, high, 2 * number + 1)[1::2]  # the middles of the squares
         for low, high, number in ((left, right, shown.shape[1]), (bottom, top, shown.shape[0]))
