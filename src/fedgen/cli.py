@@ -18,6 +18,7 @@ from rich.table import Table
 from fedgen.algorithms import ALGORITHMS
 from fedgen.algorithms.registry import summary_of
 from fedgen.cli_data import app as data_app
+from fedgen.cli_report import report
 from fedgen.config import parse_setting, read_toml, resolve
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS
@@ -25,6 +26,7 @@ from fedgen.errors import FedgenError
 from fedgen.models import MODELS
 from fedgen.presets import DESCRIPTIONS
 from fedgen.report.figures import learning_curves
+from fedgen.report.page import write_report
 from fedgen.report.tables import comparison
 from fedgen.simulate.devices import use_machine_well
 from fedgen.simulate.folder import RunFolder
@@ -41,6 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.command()(report)
 console = Console(highlight=False)
 if not console.is_terminal:
     console.width = 120  # a file or a pipe has no width of its own
@@ -86,7 +89,7 @@ def run(
     """Run algorithms on one dataset and compare them.
 
     Without options: FedGen and FedAvg on MNIST at the paper's settings. Results go to a run folder:
-    config.toml, metrics.jsonl, summary.json, curves.png and the trained models.
+    config.toml, metrics.jsonl, summary.json, report.html, curves.png and the trained models.
     """
     given: dict[str, Any] = {
         "algorithms": algorithm or None, "preset": preset, "dataset": dataset, "data_dir": data_dir, "model": model,
@@ -130,6 +133,7 @@ def run(
             errors.print(f"interrupted; continue with: fedgen run --resume --out {escape(shlex.quote(str(out)))}")
             raise typer.Exit(130) from None
     learning_curves(summary, out)
+    write_report([out], out / "report.html")
     for row in summary["results"]:
         if row["diverged_at"]:
             errors.print(
@@ -137,7 +141,7 @@ def run(
                 " its loss or model is no longer finite; try a smaller --lr"
             )
     console.print(comparison(summary, console))
-    console.print(f"Run folder: {escape(str(out))} (summary.json, metrics.jsonl, curves.png)")
+    console.print(f"Run folder: {escape(str(out))} (report.html, summary.json, metrics.jsonl, curves.png)")
 
 
 @app.command("list")

@@ -71,6 +71,8 @@ class _Runner:
         program: Program | None = None
         compiled_for = ""
         restore = self._resume()
+        if self.folder is not None:
+            self.folder.write_labels({seed: division.labels for seed, division in self.setup.divisions.items()})
         for number in range(self.progress.job, len(self.jobs)):
             job = self.jobs[number]
             inputs = self.setup.inputs(job.algorithm, job.seeds)
