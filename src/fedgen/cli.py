@@ -19,6 +19,7 @@ from fedgen.algorithms import ALGORITHMS
 from fedgen.algorithms.registry import summary_of
 from fedgen.cli_data import app as data_app
 from fedgen.cli_report import report
+from fedgen.cli_reproduce import reproduce
 from fedgen.config import parse_setting, read_toml, resolve
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.command()(report)
+app.command()(reproduce)
 console = Console(highlight=False)
 if not console.is_terminal:
     console.width = 120  # a file or a pipe has no width of its own

@@ -6,6 +6,7 @@ its share of the cohort, one client after the other; a GPU takes the whole cohor
 once (`vmap`).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from fedgen.core.contract import Algorithm, Array, Federation, Round, Task, Tree
 from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, nbytes
 
-EVALUATION_CHUNK = 500  # samples of one forward pass
+EVALUATION_CHUNK = 500  # samples of one forward pass on a CPU
 _AXIS = "devices"
 _EVERYWHERE = PartitionSpec()
 
@@ -94,6 +95,7 @@ class Program:
         self._users = np.unique(np.linspace(0, inputs.size.shape[1] - 1, score_users).astype(np.int32))
         self._mesh = _mesh()
         self._one_by_one = jax.default_backend() == "cpu"
+        self._chunk = _evaluation_chunk(task, inputs.size.shape[0])
         self.batched = batched
         self._data = place(data)
 
@@ -211,7 +213,7 @@ class Program:
             return predict_local(broadcast, client, x)  # type: ignore[misc]
 
         samples, devices = inputs.score.shape[0], self._mesh.size
-        chunk = min(EVALUATION_CHUNK, -(-samples // devices))
+        chunk = min(self._chunk, -(-samples // devices))
         chunks = -(-samples // (chunk * devices))  # of each device
         number = lax.axis_index(_AXIS) * chunks + jnp.arange(chunks)
         positions = number[:, None] * chunk + jnp.arange(chunk)  # [chunk, sample]
@@ -249,6 +251,17 @@ class Program:
 
 def _mesh() -> Mesh:
     return Mesh(np.array(jax.devices()), (_AXIS,))
+
+
+def _evaluation_chunk(task: Task, runs: int) -> int:
+    """Samples of one forward pass: few on a CPU, whose caches are small, and what fills a GPU."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return EVALUATION_CHUNK
+    memory = (device.memory_stats() or {}).get("bytes_limit", 2**33)
+    # A sample's patches and activations take about twelve times its own size as float32.
+    forward_pass = 12 * 4 * math.prod(task.sample.shape)
+    return max(EVALUATION_CHUNK, memory // 16 // (forward_pass * runs))
 
 
 def place(tree: Tree) -> Tree:
