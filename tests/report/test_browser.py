@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedgen.report.page import write_report
+from reproduction_folder import reproduce
 from run_folders import records_of, run_folder, summary_of
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -216,3 +217,29 @@ def test_dark_mode_print_and_the_switch(browser: Any, html: Path) -> None:
     dark.page.wait_for_function(f"{curve} !== '{in_dark}'")
     assert dark.complaints == []
     dark.context.close()
+
+
+def test_a_reproduction_has_views_of_its_table_and_published_points(browser: Any, tmp_path: Path) -> None:
+    rows = ("mnist-0.05", "mnist-0.1", "mnist-1", "mnist-10")
+    table = reproduce(tmp_path / "results", "heterogeneity", rows=rows)
+    write_report([tmp_path / "results"], tmp_path / "report.html")
+    opened = Opened(browser, tmp_path / "report.html", viewport={"width": 1200, "height": 900})
+    tables = opened.page.locator("table.sortable")
+    assert [tables.nth(i).is_visible() for i in range(tables.count())] == [True, False, False]
+
+    def numbers(view: int) -> list[str]:
+        return tables.nth(view).locator("tbody tr:nth-child(2) td:nth-child(n + 2) > span").all_inner_texts()
+
+    entries = table["cells"]["mnist-0.1"].values()
+    assert numbers(0) == [f"{entry['mean']:.2f}" for entry in entries]
+    opened.page.locator(".views select").select_option("The authors' metric")
+    assert [tables.nth(i).is_visible() for i in range(tables.count())] == [False, False, True]
+    assert numbers(2) == [f"{entry['metrics']['authors']['mean']:.2f}" for entry in entries]
+
+    figure = opened.page.locator("figure").first
+    printed = [entry["published"] for row in rows for entry in table["cells"][row].values()]
+    assert figure.locator("circle[data-published]").count() == len(printed) == 28
+    marks = figure.locator("svg[role=img] text").all_text_contents()
+    assert {"0.05", "0.1", "1", "10"} <= set(marks)
+    assert opened.complaints == []
+    opened.context.close()

@@ -125,7 +125,7 @@ def test_folders_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for folders, message in (
         ([tmp_path / "none"], "not a folder"),
-        ([tmp_path / "empty"], "holds no run"),
+        ([tmp_path / "empty"], "holds neither a run"),
         ([good, good], "twice"),
     ):
         with pytest.raises(FedgenError, match=message):

@@ -1,7 +1,6 @@
 """Curves over rounds: the mean over seeds, and the range they span."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fedgen.simulate.scores import Record, headline
 
@@ -49,7 +48,6 @@ def curve_of(records: Sequence[Record], metric: str) -> list[list[float]]:
     return [[r["round"], r[metric]] for r in good if r.get(metric) is not None]
 
 
-def all_spreads(records: Mapping[int, Sequence[Record]], metrics: Sequence[str]) -> dict[str, list[list[Any]]]:
-    """Each metric's points over the seeds, to the precision that a figure can show."""
-    points = {metric: spread([curve_of(one, metric) for one in records.values()]) for metric in metrics}
-    return {m: [[x, *(float(f"{v:.7g}") for v in rest)] for x, *rest in p] for m, p in points.items() if p}
+def all_spreads(records: Mapping[int, Sequence[Record]], metrics: Sequence[str]) -> dict[str, list[Point]]:
+    """Each metric's points over the seeds."""
+    return {metric: spread([curve_of(one, metric) for one in records.values()]) for metric in metrics}

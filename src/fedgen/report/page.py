@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ from markupsafe import Markup
 
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
-from fedgen.report import run_page
-from fedgen.report.parts import Page
+from fedgen.report import experiment_page, run_page
+from fedgen.report.parts import Page, Section
 from fedgen.report.runs import Group, differing, group, is_run, read_run
 from fedgen.report.styles import DARK, DASHES, LIGHT
 from fedgen.version import __version__
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Page:
-    """Write the page about run folders, and give what is on it."""
+    """Write the page about runs and reproductions, and give what is on it."""
     if out.suffix != ".html":
         raise FedgenError(f"the report is a web page: its name must end in .html, not {out.name}")
     page = collect(folders)
@@ -30,25 +30,48 @@ def write_report(folders: Sequence[Path], out: Path) -> Page:
 
 def collect(folders: Sequence[Path]) -> Page:
     """Everything that the page about these folders says."""
-    for folder in folders:
-        if not folder.is_dir():
-            raise FedgenError(f"{folder} is not a folder; give the folder of a run (--out of `fedgen run`)")
-        if not is_run(folder):
-            raise FedgenError(f"{folder} holds no run (no config.toml); give the folder of a run")
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise FedgenError("a folder is given twice; name each once")
-    groups = group([read_run(folder) for folder in folders])
+    for folder in folders:
+        if not folder.is_dir():
+            raise FedgenError(f"{folder} is not a folder; give the folder of a run or of a reproduction")
+    runs = [read_run(folder) for folder in folders if is_run(folder)]
+    sections: list[Section] = []
+    reproductions = [folder for folder in folders if not is_run(folder)]
+    for folder in reproductions:
+        made = experiment_page.sections(folder)
+        if not made:
+            raise FedgenError(
+                f"{folder} holds neither a run (no config.toml) nor a reproduction with a table;"
+                " `fedgen run` and `fedgen reproduce` make such folders"
+            )
+        apart = len(reproductions) > 1  # then section names of one may be those of another
+        sections += [_from_folder(section, folder) if apart else section for section in made]
+    groups = group(runs)
     notices = []
     if len(groups) > 1:
-        apart = ", ".join(differing(groups))
-        notices.append(f"These runs differ in {apart}: each has its own table, and no number is averaged across.")
-    count = f"{len(folders)} runs" if len(folders) > 1 else "One run"
-    return Page("FedGen report", f"{count}, {_algorithms(groups)}.", run_page.sections(groups), notices)
+        told = ", ".join(differing(groups))
+        notices.append(f"These runs differ in {told}: each has its own table, and no number is averaged across.")
+    return Page("FedGen report", _lead(groups, sections), [*sections, *run_page.sections(groups)], notices)
 
 
-def _algorithms(groups: Sequence[Group]) -> str:
+def _lead(groups: Sequence[Group], experiments: Sequence[Section]) -> str:
+    runs = sum(len(one.runs) for one in groups)
     names = {row.algorithm for one in groups for row in one.rows}
-    return f"{len(names)} algorithms" if len(names) > 1 else "one algorithm"
+    counted = [
+        (len(experiments), "table or figure of the reproduction", "tables and figures of the reproduction"),
+        (runs, "run", "runs"),
+        (len(names), "algorithm", "algorithms"),
+    ]
+    return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counted if n) + "."
+
+
+def _from_folder(section: Section, folder: Path) -> Section:
+    """The section with names that tell its folder's from another's."""
+    mark = "".join(c if c.isalnum() else "-" for c in str(folder))
+    charts = [replace(chart, name=f"{mark}.{chart.name}") for chart in section.charts]
+    title = f"{section.title} · {folder}"
+    return replace(section, name=f"{mark}-{section.name}", title=title, charts=charts)
 
 
 def render(page: Page) -> str:

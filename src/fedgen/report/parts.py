@@ -14,8 +14,10 @@ class Cell:
 
     text: str
     sort: float | str | None = None
+    beside: str = ""  # a smaller text on the same line
     small: str = ""  # a second line
     tone: Tone = ""
+    below: Sequence["Cell"] = ()  # further lines
     swatch: tuple[int, int] | None = None  # colour and dash of its curve
 
 
@@ -30,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A sortable table."""
+    """A sortable table; of a section's tables one is shown at a time, chosen by its caption."""
 
     caption: str
     columns: Sequence[Column]
@@ -82,11 +84,11 @@ class Page:
     notices: Sequence[str] = ()
 
 
-def number(value: float | None, form: str = ".2f", small: str = "") -> Cell:
+def number(value: float | None, form: str = ".2f", beside: str = "") -> Cell:
     """A number's cell; the sign of a negative one is a real minus."""
     if value is None:
         return Cell(ABSENT, tone="missing")
-    return Cell(signed(value, form), value, small)
+    return Cell(signed(value, form), value, beside)
 
 
 def signed(value: float, form: str) -> str:
@@ -94,20 +96,18 @@ def signed(value: float, form: str) -> str:
     return format(value, form).replace("-", "−")
 
 
-def difference(value: float | None, interval: Sequence[float] | None = None) -> Cell:
+def difference(value: float | None, interval: Sequence[float] | None = None, *, less_is_better: bool = False) -> Cell:
     """A difference's cell: its sign is a triangle, filled where the 95 % interval excludes zero."""
     if value is None:
         return Cell(ABSENT, tone="missing")
     text = signed(value, "+.2f")
     if float(format(value, ".2f")) == 0:
-        return Cell(f"= {text}", value, _interval(interval), "even")
+        return Cell(f"= {text}", value, small=_interval(interval), tone="even")
     sure = interval is not None and (interval[0] > 0 or interval[1] < 0)
-    tone: Tone
-    if value > 0:
-        mark, tone = ("▲", "better") if sure else ("△", "perhaps-better")
-    else:
-        mark, tone = ("▼", "worse") if sure else ("▽", "perhaps-worse")
-    return Cell(f"{mark} {text}", value, _interval(interval), tone)
+    mark = ("▲" if value > 0 else "▼") if sure else ("△" if value > 0 else "▽")
+    good = (value > 0) is not less_is_better
+    tones: tuple[Tone, Tone] = ("better", "worse") if sure else ("perhaps-better", "perhaps-worse")
+    return Cell(f"{mark} {text}", value, small=_interval(interval), tone=tones[0] if good else tones[1])
 
 
 def _interval(interval: Sequence[float] | None) -> str:

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from fedgen.config import RunConfig, resolve
-from fedgen.data.describe import describe
 from fedgen.errors import FedgenError
+from fedgen.report.charts import bubbles, lines, series
 from fedgen.report.curves import SHOWN_FIRST, TITLES, all_spreads, metrics_of
 from fedgen.report.figures import heading
 from fedgen.report.partitions import MOST_USERS
 from fedgen.report.parts import Cell, Chart, Column, Section, Source, Table, difference, number
+from fedgen.report.published import PUBLISHED, published_for
 from fedgen.report.runs import Group, Row, Run, differing
 from fedgen.report.styles import style_of
 from fedgen.report.tables import SCORES
@@ -47,7 +48,7 @@ def _section(one: Group, name: str, apart: Sequence[str]) -> Section:
         notices.append("Evaluated on held-out training images, not on the test set.")
     charts = [_curves(one, name)]
     if any(run.labels for run in one.runs):
-        charts.append(_bubbles(one, name))
+        charts.append(_partition(one, name))
     else:
         notices.append("Who holds which labels was not recorded in these folders, so there is no picture of it.")
     return Section(
@@ -66,6 +67,7 @@ def _table(one: Group) -> Table:
     score = one.config.score
     labelled = [{**r, "algorithm": row.label} for row in one.rows for r in row.results.values()]
     compared = {row["algorithm"]: row for row in table(labelled, score)}
+    published = published_for(one.config)
     beside = {title: (key, hint) for title, (key, hint) in _BESIDE.items() if _any(one, key)}
     if score == "accuracy":
         beside.pop("full test", None)  # it is the score
@@ -73,6 +75,8 @@ def _table(one: Group) -> Table:
         Column("algorithm", number=False),
         Column("score", SCORES[score] + "; mean ± standard deviation over seeds"),
         Column("vs fedavg", "paired by seed, with its 95 % interval; filled where that excludes zero"),
+        Column("published", PUBLISHED),
+        Column("ours − published", "the score less the published number"),
         *(Column(title, hint) for title, (_, hint) in beside.items()),
         Column("seeds"),
         Column("MB/round", "sent up and down by all active users in a round"),
@@ -86,6 +90,7 @@ def _table(one: Group) -> Table:
             Cell(row.label, row.label, swatch=style_of(row.algorithm, row.variant)),
             _mean_cell(numbers.get("mean"), numbers.get("std")),
             difference(numbers.get("diff_to_fedavg"), numbers.get("diff_ci95")),
+            *_beside_published(numbers.get("mean"), published.get(row.algorithm)),
             *(number(_mean(results, key)) for key, _ in beside.values()),
             Cell(str(len(results)), len(results)),
             number(_traffic(results)),
@@ -97,8 +102,18 @@ def _table(one: Group) -> Table:
         for row in one.rows
         if any(r["accuracy"] is None and r["accuracy_users"] for r in row.results.values())
     ]
-    note = f"No global model: {', '.join(local)}. There the users' own models are scored." if local else ""
+    note = f"No global model: {', '.join(local)}. There the users' own models are scored. " if local else ""
+    if published:
+        note += PUBLISHED
+        note += " Here the score is that metric too." if score == "authors" else " The score here is another metric."
     return Table("", columns, _without_empty(columns, rows), note)
+
+
+def _beside_published(ours: float | None, theirs: tuple[float, float] | None) -> tuple[Cell, Cell]:
+    if theirs is None:
+        return number(None), number(None)
+    mean, std = theirs
+    return _mean_cell(mean, std), difference(None if ours is None else ours - mean)
 
 
 def _without_empty(columns: list[Column], rows: list[list[Cell]]) -> list[list[Cell]]:
@@ -112,7 +127,7 @@ def _without_empty(columns: list[Column], rows: list[list[Cell]]) -> list[list[C
 
 
 def _mean_cell(mean: float | None, std: float | None) -> Cell:
-    return number(mean, small="" if std is None else f"± {std:.2f}")
+    return number(mean, beside="" if std is None else f"± {std:.2f}")
 
 
 def _any(one: Group, key: str) -> bool:
@@ -139,14 +154,16 @@ def _curves(one: Group, name: str) -> Chart:
     records = [r for row in one.rows for own in row.records.values() for r in own]
     metrics = metrics_of(records)
     seeds = max((len(row.results) for row in one.rows), default=0)
-    data = {
-        "x": {"round": "round", "MB": "MB sent, all users, both ways"},
-        "y": {key: _axis(key) for key in metrics},
-        "first": SHOWN_FIRST[one.config.score],
-        "series": [_series(row, metrics) for row in one.rows],
-    }
     band = f" The line is the mean of {seeds} seeds, the band their range." if seeds > 1 else ""
-    return Chart(f"{name}-curves", "lines", "Learning curves", f"Evaluations over the rounds.{band}", data)
+    return lines(
+        f"{name}-curves",
+        "Learning curves",
+        f"Evaluations over the rounds.{band}",
+        [_series(row, metrics) for row in one.rows],
+        x={"round": "round", "MB": "MB sent, all users, both ways"},
+        y={key: _axis(key) for key in metrics},
+        first=SHOWN_FIRST[one.config.score],
+    )
 
 
 def _axis(metric: str) -> dict[str, str]:
@@ -157,28 +174,17 @@ def _axis(metric: str) -> dict[str, str]:
 
 def _series(row: Row, metrics: Sequence[str]) -> dict[str, Any]:
     megabytes = _traffic(list(row.results.values()))
+    scale = {"round": 1.0} if megabytes is None else {"round": 1.0, "MB": megabytes}
     style = style_of(row.algorithm, row.variant)
-    scale = {} if megabytes is None else {"MB": megabytes}
-    points = all_spreads(row.records, metrics)
-    return {"name": row.label, "style": style, "scale": {"round": 1, **scale}, "points": points}
+    return series(row.label, style, all_spreads(row.records, metrics), scale=scale)
 
 
-def _bubbles(one: Group, name: str) -> Chart:
+def _partition(one: Group, name: str) -> Chart:
     run = next(run for run in one.runs if run.labels)
-    panels = {}
-    for each in one.runs:
-        for seed, counts in each.labels.items():
-            held = np.array(counts)
-            users = describe(held)
-            panels[f"seed {seed}"] = {
-                "counts": held[:MOST_USERS].tolist(),
-                "caption": f"A user holds {users.samples.min():,} to {users.samples.max():,} samples of"
-                f" {users.labels.min()} to {users.labels.max()} labels; as many as"
-                f" {users.effective.mean():.1f} equally frequent ones, on average.",
-            }
+    panels = {f"seed {seed}": counts for each in one.runs for seed, counts in each.labels.items()}
     shown = f"the first {MOST_USERS} of {run.users:,} users" if run.users > MOST_USERS else f"{run.users} users"
     caption = f"The labels of {shown}; a bubble's area is the number of samples."
-    return Chart(f"{name}-partition", "bubbles", "Who holds what", caption, {"panels": panels})
+    return bubbles(f"{name}-partition", "Who holds what", caption, panels)
 
 
 def _changed(config: RunConfig) -> list[str]:

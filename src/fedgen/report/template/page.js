@@ -98,7 +98,8 @@
     const svg = shape("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${total}`, width, height: total, role: "img" });
     if (options.title) svg.append(shape("title", {}, options.title));
     if (options.paper) svg.append(shape("rect", { width, height: total, fill: ink.card }));
-    const x = (v) => box.left + ((v - xs.low) / (xs.high - xs.low || 1)) * (box.right - box.left);
+    const along = xs.log ? Math.log10 : (v) => v;
+    const x = (v) => box.left + ((along(v) - along(xs.low)) / (along(xs.high) - along(xs.low) || 1)) * (box.right - box.left);
     const y = (v) => box.bottom - ((v - ys.low) / (ys.high - ys.low || 1)) * (box.bottom - box.top);
     for (const [value, text] of ys.marks) {
       svg.append(shape("line", { x1: box.left, x2: box.right, y1: y(value), y2: y(value), stroke: ink.line }));
@@ -139,6 +140,19 @@
     return { low, high, marks: at.map((v) => [v, plain(v, digits)]) };
   }
 
+  function across(values, width, log, each) {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    if (each) { // few settings: every one is a mark
+      const marks = [...new Set(values)].sort((a, b) => a - b).map((v) => [v, String(v)]);
+      const room = log ? (high / low) ** 0.06 : (high - low || 1) * 0.06;
+      return { low: log ? low / room : low - room, high: log ? high * room : high + room, log, marks };
+    }
+    const made = span(values, width / 90);
+    if (low === high) return made;
+    const start = low > 0 && low < high / 4 ? 0 : low; // rounds begin at none
+    return { low: start, high, marks: made.marks.filter(([v]) => v >= start && v <= high) };
+  }
+
   // ---- the tip beside the pointer ----
   function tipIn(plot) {
     const tip = make("div", { class: "tip", role: "status" });
@@ -163,41 +177,45 @@
     const hidden = new Set();
     let metric = data.first in data.y ? data.first : Object.keys(data.y)[0];
     let axis = Object.keys(data.x)[0];
+    let late = false; // only what the second half of the axis needs
     const usable = Object.entries(data.x).filter(([key]) => data.series.some((s) => key in s.scale));
 
     const pointsOf = (s) => (axis in s.scale ? (s.points[metric] || []).map(([x, ...rest]) => [x * s.scale[axis], ...rest]) : []);
+    const publishedOf = (s) => s.published[metric] || [];
     const visible = () => data.series.filter((s) => !hidden.has(s.name) && pointsOf(s).length);
 
     function draw(width, height, name, forPaper) {
       const ink = INKS[name];
       const series = visible();
-      const all = series.flatMap(pointsOf);
+      const all = series.flatMap((s) => [...pointsOf(s), ...publishedOf(s).map(([x, y]) => [x, y, y, y])]);
       const legend = forPaper ? series.map((s) => ({ name: s.name, colour: colour(s.style, name), dash: DASHES[s.style[1]] })) : [];
       if (!all.length) all.push([0, 0, 0, 0], [1, 1, 1, 1]);
-      const xs = { ...span(all.map((p) => p[0]), width / 90) };
-      const edge = [Math.min(...all.map((p) => p[0])), Math.max(...all.map((p) => p[0]))];
-      if (edge[0] < edge[1]) {
-        [xs.low, xs.high] = [edge[0] > 0 && edge[0] < edge[1] / 4 ? 0 : edge[0], edge[1]];
-        xs.marks = xs.marks.filter(([v]) => v >= xs.low && v <= xs.high + 1e-9);
-      }
-      const ys = span(all.flatMap((p) => [p[2], p[3]]), height / 60);
+      const xs = across(all.map((p) => p[0]), width, data.log, data.markers);
+      const from = late ? (xs.low + xs.high) / 2 : -Infinity;
+      const ys = span(all.filter((p) => p[0] >= from).flatMap((p) => [p[2], p[3]]), height / 60);
       const made = frame({ width, height, ink, xs, ys, xTitle: data.x[axis], yTitle: data.y[metric].axis, title: chart.title, paper: forPaper, legend });
+      const inside = `inside-${chart.name}${forPaper ? "-saved" : ""}`;
+      const { box } = made;
+      made.svg.append(shape("clipPath", { id: inside }, shape("rect", { x: box.left - 6, y: box.top - 6, width: box.right - box.left + 12, height: box.bottom - box.top + 6 })));
+      const drawn = shape("g", { "clip-path": `url(#${inside})` });
+      made.svg.append(drawn);
       for (const s of series) {
         const points = pointsOf(s);
         const stroke = colour(s.style, name);
         if (points.some((p) => p[2] < p[3])) {
           const there = points.map((p) => `${made.x(p[0]).toFixed(1)},${made.y(p[3]).toFixed(1)}`);
           const back = points.map((p) => `${made.x(p[0]).toFixed(1)},${made.y(p[2]).toFixed(1)}`).reverse();
-          made.svg.append(shape("polygon", { points: [...there, ...back].join(" "), fill: stroke, "fill-opacity": 0.1, "data-band": s.name }));
+          drawn.append(shape("polygon", { points: [...there, ...back].join(" "), fill: stroke, "fill-opacity": 0.1, "data-band": s.name }));
         }
       }
       for (const s of series) {
         const points = pointsOf(s);
         const stroke = colour(s.style, name);
         const path = points.map((p, i) => `${i ? "L" : "M"}${made.x(p[0]).toFixed(1)} ${made.y(p[1]).toFixed(1)}`).join("");
-        made.svg.append(shape("path", { d: path, fill: "none", stroke, "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": DASHES[s.style[1]], "data-curve": s.name }));
+        drawn.append(shape("path", { d: path, fill: "none", stroke, "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": DASHES[s.style[1]], "data-curve": s.name }));
+        for (const [x, y] of publishedOf(s)) drawn.append(shape("circle", { cx: made.x(x), cy: made.y(y), r: 4.5, fill: "none", stroke, "stroke-width": 1.5, "data-published": s.name }));
         if (points.length === 1 || data.markers) {
-          for (const p of points) made.svg.append(shape("circle", { cx: made.x(p[0]), cy: made.y(p[1]), r: 3.5, fill: stroke, "data-curve": s.name }));
+          for (const p of points) drawn.append(shape("circle", { cx: made.x(p[0]), cy: made.y(p[1]), r: 3.5, fill: stroke, "data-curve": s.name }));
         }
       }
       return made;
@@ -238,11 +256,12 @@
       for (const [point, s] of rows) {
         const mark = shape("svg", { width: 22, height: 10 });
         swatch(mark, s.style);
+        const printed = publishedOf(s).find(([x]) => x === value);
         const range = point[2] < point[3] ? `${shown(point[2])} … ${shown(point[3])}` : "";
-        body.append(make("tr", { "data-tip": s.name }, make("td", {}, mark), make("td", {}, s.name), make("td", {}, make("strong", {}, shown(point[1]))), make("td", {}, range)));
+        body.append(make("tr", { "data-tip": s.name }, make("td", {}, mark), make("td", {}, s.name), make("td", {}, make("strong", {}, shown(point[1]))), make("td", {}, range), ...(printed ? [make("td", {}, `published ${shown(printed[1])}`)] : [])));
       }
-      const unit = axis === "round" ? `round ${plain(value, 0)}` : `${plain(value, value < 100 ? 2 : 0)} ${axis}`;
-      tip.show(px, py, make("b", {}, data.xName ? `${data.xName} ${plain(value, 2)}` : unit), make("table", {}, body));
+      const where = { round: `round ${plain(value, 0)}`, MB: `${plain(value, value < 100 ? 2 : 0)} MB` }[axis];
+      tip.show(px, py, make("b", {}, where || `${data.x[axis]} = ${value}`), make("table", {}, body));
     }
     function clear() {
       at = null;
@@ -284,6 +303,11 @@
     const controls = make("div", { class: "controls" });
     if (Object.keys(data.y).length > 1) controls.append(chooser(titles(data.y), metric, "what is shown", (v) => { metric = v; redraw(); }));
     if (usable.length > 1) controls.append(chooser(Object.fromEntries(usable.map(([k, v]) => [k, `by ${v}`])), axis, "horizontal axis", (v) => { axis = v; redraw(); }));
+    if (!data.markers) {
+      const zoom = make("button", { type: "button", "aria-pressed": "false", title: "fit the vertical axis to the second half" }, "zoom on the end");
+      zoom.onclick = () => { late = !late; zoom.setAttribute("aria-pressed", String(late)); redraw(); };
+      controls.append(zoom);
+    }
     controls.append(saveButtons(chart.name, () => draw(760, 400, "light", true).svg));
     figure.append(controls, plot, legend);
     return redraw;
@@ -364,6 +388,17 @@
     });
   }
 
+  // Tables of one grid: one is looked at at a time.
+  function choosable(views) {
+    const all = [...views.querySelectorAll(":scope > .view")];
+    if (all.length < 2) return;
+    const choose = (title) => all.forEach((view) => { view.hidden = view.dataset.title !== title; });
+    const names = all.map((view) => view.dataset.title);
+    views.prepend(make("div", { class: "controls" }, chooser(Object.fromEntries(names.map((n) => [n, n])), names[0], "which numbers", choose)));
+    choose(names[0]);
+    views.classList.add("chosen");
+  }
+
   // ---- all of it ----
   const kinds = { lines, bubbles };
   const redraws = [];
@@ -380,6 +415,7 @@
     redraws.push(redraw);
   }
   document.querySelectorAll("table.sortable").forEach(sortable);
+  document.querySelectorAll(".views").forEach(choosable);
   function paint() {
     for (const mark of document.querySelectorAll("svg.swatch")) swatch(mark, [Number(mark.dataset.colour), Number(mark.dataset.dash)]);
     redraws.forEach((redraw) => redraw());
