@@ -29,7 +29,7 @@ errors = Console(stderr=True)
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="An experiment, or: all, list (what there is), page (a Markdown page of what --out holds).")],
+    names: Annotated[list[str], typer.Argument(help="Experiments, or: all, list (what there is), page (a Markdown page of what --out holds).")],
     preset: Annotated[str, typer.Option(help="paper, reference or tuned; an experiment's own columns may say more.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="A small version for a first look: few rows, 10 rounds, one seed, marked as such everywhere.")] = False,
     row: Annotated[list[str] | None, typer.Option(help="Only this row (repeat for several).")] = None,
@@ -44,20 +44,20 @@ def reproduce(
 
     Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
     """
-    if name == "list":
+    if names == ["list"]:
         _list()
         return
     store = Store(out)
-    if name == "page":
+    if names == ["page"]:
         write_page(store, page or Path("results.md"))
         console.print(f"written: {escape(str(page or 'results.md'))}")
         return
-    chosen = list(experiments().values()) if name == "all" else [experiment(name)]
+    chosen = list(experiments().values()) if names == ["all"] else [experiment(name) for name in dict.fromkeys(names)]
     overrides = {key: value for key, value in (("seeds", seeds), ("rounds", rounds)) if value is not None}
     requests = [
         Request.of(one, preset=preset, quick=quick, rows=tuple(row or ()), overrides=overrides, data_dir=data_dir)
         for one in chosen
-        if name != "all" or not preset or preset in one.presets
+        if names != ["all"] or not preset or preset in one.presets
     ]
     if not requests:
         raise FedgenError(f"no experiment has preset {preset}")
