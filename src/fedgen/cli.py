@@ -4,6 +4,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -35,6 +36,7 @@ from fedgen.simulate.run import Interrupted
 from fedgen.simulate.run import run as simulate
 from fedgen.simulate.scores import headline
 from fedgen.simulate.setup import prepare
+from fedgen.simulate.tracking import Together, tracker
 from fedgen.simulate.watch import Watch
 
 app = typer.Typer(
@@ -86,6 +88,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/DATE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out after an interruption.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
+    track: Annotated[list[str] | None, typer.Option(help="Also write the evaluations to tensorboard or mlflow while running (pip install 'fedgen\\[tracking]').")] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 10.0,
 ) -> None:  # fmt: skip
     """Run algorithms on one dataset and compare them.
@@ -124,12 +127,17 @@ def run(
         out = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     use_machine_well()
     # Before the folder is made, so that a mistake leaves none, and before the display: decoding has its own bar.
+    trackers = [tracker(name, out, settings) for name in dict.fromkeys(track or ())]
     setup = prepare(settings)
     if not resume:
         folder = RunFolder.create(out, settings, force=force)
-    with _Display(settings.rounds, settings.seeds) as display:
+    with ExitStack() as stack:
+        for one in trackers:
+            stack.enter_context(one)
+        display = stack.enter_context(_Display(settings.rounds, settings.seeds))
+        watch = Together([display, *trackers])
         try:
-            summary = simulate(setup, folder=folder, watch=display, checkpoint_seconds=checkpoint_every)
+            summary = simulate(setup, folder=folder, watch=watch, checkpoint_seconds=checkpoint_every)
         except Interrupted:
             display.stop()
             errors.print(f"interrupted; continue with: fedgen run --resume --out {escape(shlex.quote(str(out)))}")
@@ -143,6 +151,10 @@ def run(
                 " its loss or model is no longer finite; try a smaller --lr"
             )
     console.print(comparison(summary, console))
+    for one in trackers:
+        if one.failure:
+            errors.print(f"[yellow]not all was tracked[/yellow]: {escape(one.failure)}")
+        console.print(f"Tracked: {escape(one.place)}", soft_wrap=True)
     console.print(f"Run folder: {escape(str(out))} (report.html, summary.json, metrics.jsonl, curves.png)")
 
 

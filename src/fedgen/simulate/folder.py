@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,8 @@ class RunFolder:
         shown = [self.path / "report.html", *self.path.glob("curves.*")]
         for file in (*own, *shown, *self.models.glob("*.safetensors"), self.config_file):
             file.unlink(missing_ok=True)
+        for tracked in ("tensorboard", "mlflow"):
+            shutil.rmtree(self.path / tracked, ignore_errors=True)
 
 
 def _remove_left_overs(path: Path) -> None:
