@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,7 @@ def _tensorboard(folder: Path, seed: int, key: str) -> list[tuple[int, float]]:
 
 
 def _mlflow(folder: Path) -> tuple[Any, list[Any]]:
+    os.environ |= {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=(folder / "mlflow").as_uri())
@@ -132,13 +134,18 @@ def test_the_command_tracks_and_force_begins_anew(tmp_path: Path) -> None:
     out = tmp_path / "run"
     sizes = "--algorithm fedavg --model mlp --users 4 --active 2 --rounds 2 --local-steps 1 --batch-size 4"
     tiny = [*sizes.split(), "--eval-every", "1", "--set", "model.hidden=4", "--set", "model.latent=3"]
-    command = [sys.executable, "-m", "fedgen", "run", *tiny, "--out", str(out), "--track", "tensorboard"]
-    for extra in (["--track", "mlflow"], ["--track", "mlflow", "--force"]):
-        done = subprocess.run([*command, *extra], capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "tensorboard --logdir" in done.stdout
-        assert "tracked" not in done.stderr
-        assert len(list((out / "tensorboard/fedavg-seed0").iterdir())) == 1
+    RunFolder.create(out, _config())
+    for name in ("tensorboard/fedavg-seed0/events.out.tfevents.1", "mlflow/0/meta.yaml"):
+        (out / name).parent.mkdir(parents=True)
+        (out / name).write_text("of the run that is replaced")
+    command = [sys.executable, "-m", "fedgen", "run", *tiny, "--out", str(out), "--force"]
+    command += ["--track", "tensorboard", "--track", "mlflow"]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW")}
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "tensorboard --logdir" in done.stdout
+    assert "tracked" not in done.stderr
+    assert len(list((out / "tensorboard/fedavg-seed0").iterdir())) == 1
     assert _tensorboard(out, 0, "accuracy") == [
         (round, pytest.approx(value, rel=1e-6)) for round, value in _expected(RunFolder(out), 0, "accuracy")
     ]
