@@ -17,7 +17,7 @@ ORDER = [
     {"experiments"},
     {"report"},
     {"library"},
-    {"cli", "cli_data", "cli_reproduce"},
+    {"cli", "cli_data", "cli_report", "cli_reproduce"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 
