@@ -17,6 +17,7 @@ from rich.table import Table
 
 from fedgen.algorithms import ALGORITHMS
 from fedgen.algorithms.registry import summary_of
+from fedgen.cli_bench import bench
 from fedgen.cli_data import app as data_app
 from fedgen.cli_reproduce import reproduce
 from fedgen.config import parse_setting, read_toml, resolve
@@ -42,6 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.command()(bench)
 app.command()(reproduce)
 console = Console(highlight=False)
 if not console.is_terminal:

@@ -1,8 +1,9 @@
 """Layers with PyTorch's defaults (initialisation, epsilon, momentum), written for speed under `vmap`.
 
-Images are kept as [channel, sample, height, width]: a convolution is then one matrix product over all
-samples, and BatchNorm reduces contiguous memory. A convolution under `vmap` over clients would become a
-grouped convolution, which is slow on every backend; patches times a matrix is not.
+Images are kept as [channel, height, width, sample]: a convolution is then one matrix product over all
+samples, and whatever moves pixels about (padding, windows, strides, flattening) moves whole rows of samples,
+which are contiguous. A convolution under `vmap` over clients would become a grouped convolution, which is
+slow on every backend; patches times a matrix is not.
 """
 
 import jax
@@ -38,7 +39,7 @@ def conv_init(key: Array, channels_in: int, channels_out: int) -> Tree:
 
 
 def conv(params: Tree, x: Array) -> Array:
-    """3x3 convolution, stride 2, padding 1: [in, sample, h, w] -> [out, sample, ceil(h/2), ceil(w/2)]."""
+    """3x3 convolution, stride 2, padding 1: [in, h, w, sample] -> [out, ceil(h/2), ceil(w/2), sample]."""
     return _conv(params["weight"], x) + params["bias"][:, None, None, None]
 
 
@@ -50,8 +51,8 @@ def _conv(weight: Array, x: Array) -> Array:
 def _conv_forward(weight: Array, x: Array) -> tuple[Array, tuple[Array, Array, Array]]:
     patches = _patches(x)
     y = weight @ patches
-    size = jnp.zeros(x.shape[2:], bool)  # only its shape is wanted: height and width
-    return y.reshape(-1, x.shape[1], *_halved(x.shape[2:])), (weight, patches, size)
+    size = jnp.zeros(x.shape[1:3], bool)  # only its shape is wanted: height and width
+    return y.reshape(-1, *_halved(x.shape[1:3]), x.shape[3]), (weight, patches, size)
 
 
 def _conv_backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array]:
@@ -63,9 +64,9 @@ def _conv_backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[
     arrays, element by element, which was a quarter of a training step on a CPU.
     """
     weight, patches, size = saved
-    outputs, samples, rows, columns = gradient.shape
-    padded = jnp.pad(gradient, ((0, 0), (0, 0), (0, 1), (0, 1)))
-    moved = jnp.stack([padded[:, :, i : i + rows, j : j + columns] for i in (0, 1) for j in (0, 1)])
+    outputs, rows, columns, samples = gradient.shape
+    padded = jnp.pad(gradient, ((0, 0), (0, 1), (0, 1), (0, 0)))
+    moved = jnp.stack([padded[:, i : i + rows, j : j + columns] for i in (0, 1) for j in (0, 1)])
     window = weight.reshape(outputs, 3, 3, -1)
     through = ({0: 1}, {0: 2, 1: 0})  # phase of x -> {by how much the gradient is moved: row of the window}
     nothing = jnp.zeros_like(window[:, 0, 0])
@@ -81,8 +82,8 @@ def _conv_backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[
         for q in (0, 1)
     ]
     x_phases = jnp.concatenate(phases) @ moved.reshape(4 * outputs, -1)
-    x = x_phases.reshape(2, 2, -1, samples, rows, columns).transpose(2, 3, 4, 0, 5, 1)
-    x = x.reshape(-1, samples, 2 * rows, 2 * columns)[:, :, : size.shape[0], : size.shape[1]]
+    x = x_phases.reshape(2, 2, -1, rows, columns, samples).transpose(2, 3, 0, 4, 1, 5)
+    x = x.reshape(-1, 2 * rows, 2 * columns, samples)[:, : size.shape[0], : size.shape[1]]
     return gradient.reshape(outputs, -1) @ patches.T, x
 
 
@@ -94,27 +95,20 @@ def _halved(size: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _patches(x: Array) -> Array:
-    """The nine shifted views of x at stride 2, as [9 * in, sample * rows * columns]."""
-    channels, samples, height, width = x.shape
-    rows, columns = _halved(x.shape[2:])
-    padding = (1, 2 * rows - height + 1), (1, 2 * columns - width + 1)
-    # Split into its four stride-2 phases first, each view of the padded image is a slice of unit stride.
-    padded = jnp.pad(x, ((0, 0), (0, 0), *padding)).reshape(channels, samples, rows + 1, 2, columns + 1, 2)
-    phases = padded.transpose(3, 5, 0, 1, 2, 4)
-    views = [
-        phases[i % 2, j % 2, :, :, i // 2 : i // 2 + rows, j // 2 : j // 2 + columns]
-        for i in range(3)
-        for j in range(3)
-    ]
-    return jnp.stack(views).reshape(9 * channels, samples * rows * columns)
+    """The nine shifted views of x at stride 2, as [9 * in, rows * columns * sample]."""
+    channels, height, width, samples = x.shape
+    rows, columns = _halved((height, width))
+    padded = jnp.pad(x, ((0, 0), (1, 2 * rows - height), (1, 2 * columns - width), (0, 0)))
+    views = [padded[:, i : i + 2 * rows : 2, j : j + 2 * columns : 2] for i in range(3) for j in range(3)]
+    return jnp.stack(views).reshape(9 * channels, rows * columns * samples)
 
 
 def max_pool(x: Array) -> Array:
-    """2x2 maximum, stride 2, on [channel, sample, h, w]; an odd last row or column is dropped."""
-    channels, samples, height, width = x.shape
+    """2x2 maximum, stride 2, on [channel, h, w, sample]; an odd last row or column is dropped."""
+    channels, height, width, samples = x.shape
     rows, columns = height // 2, width // 2
-    windows = x[:, :, : 2 * rows, : 2 * columns].reshape(channels, samples, rows, 2, columns, 2)
-    return jnp.max(windows, axis=(3, 5))
+    windows = x[:, : 2 * rows, : 2 * columns].reshape(channels, rows, 2, columns, 2, samples)
+    return jnp.max(windows, axis=(2, 4))
 
 
 def batch_norm_init(channels: int) -> tuple[Tree, Tree]:
