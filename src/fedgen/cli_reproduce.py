@@ -29,7 +29,7 @@ errors = Console(stderr=True)
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="An experiment, or: all, list (what there is), page (a Markdown page of what --out holds).")],
+    names: Annotated[list[str], typer.Argument(help="Experiments, or: all, list (what there is), page (a Markdown page of what --out holds).")],
     preset: Annotated[str, typer.Option(help="paper, reference or tuned; an experiment's own columns may say more.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="A small version for a first look: few rows, 10 rounds, one seed, marked as such everywhere.")] = False,
     row: Annotated[list[str] | None, typer.Option(help="Only this row (repeat for several).")] = None,
@@ -37,6 +37,7 @@ def reproduce(
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds instead of the experiment's own.")] = None,
     data_dir: Annotated[str, typer.Option(help="The folder with EMNIST's and CelebA's files, each in a folder of its name.")] = "",
     jobs: Annotated[int, typer.Option(min=0, help="Programs compiled at a time. Default: 1 on a CPU, half the cores with a GPU.")] = 0,
+    part: Annotated[str, typer.Option(help="K/N: only the K-th of N shares of the cells, so that several processes or machines can fill one --out; then run it without to make the tables.")] = "1/1",
     out: Annotated[Path, typer.Option(help="The folder of the results; what is finished there is not computed again.")] = Path("results"),
     page: Annotated[Path | None, typer.Option(help="Also write the Markdown page of all that --out holds.")] = None,
 ) -> None:  # fmt: skip
@@ -44,38 +45,39 @@ def reproduce(
 
     Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
     """
-    if name == "list":
+    if names == ["list"]:
         _list()
         return
     store = Store(out)
-    if name == "page":
+    if names == ["page"]:
         write_page(store, page or Path("results.md"))
         console.print(f"written: {escape(str(page or 'results.md'))}")
         return
-    chosen = list(experiments().values()) if name == "all" else [experiment(name)]
+    chosen = list(experiments().values()) if names == ["all"] else [experiment(name) for name in dict.fromkeys(names)]
     overrides = {key: value for key, value in (("seeds", seeds), ("rounds", rounds)) if value is not None}
     requests = [
         Request.of(one, preset=preset, quick=quick, rows=tuple(row or ()), overrides=overrides, data_dir=data_dir)
         for one in chosen
-        if name != "all" or not preset or preset in one.presets
+        if names != ["all"] or not preset or preset in one.presets
     ]
     if not requests:
         raise FedgenError(f"no experiment has preset {preset}")
     use_machine_well()
     if quick:
         errors.print("[yellow]quick:[/yellow] few rows, 10 rounds, one seed: a look, not a result")
+    share = _share(part)
     configs = {identity(config): config for request in requests for config in wanted(request)}
     missing = [config for config in configs.values() if store.cell(config) is None]
     failures: dict[str, str] = {}
     if missing:
         with _Display(len(configs), len(configs) - len(missing)) as display:
             try:
-                failures = compute(missing, store, jobs=jobs or _jobs(), watch=display)
+                failures = compute(configs.values(), store, jobs=jobs or _jobs(), part=share, watch=display)
             except Interrupted:
                 display.stop()
                 errors.print("interrupted; what is finished is kept: the same command goes on from there")
                 raise typer.Exit(130) from None
-    for request in requests:
+    for request in requests if share[1] == 1 else ():
         table = finish(request, store, failures)
         draw(table, out)
         for grid in terminal_tables(table, console.width):
@@ -89,6 +91,13 @@ def reproduce(
     console.print(f"Results: {escape(str(out))}  (a page of them: fedgen report {escape(str(out))})")
     if failures:
         raise typer.Exit(1)
+
+
+def _share(part: str) -> tuple[int, int]:
+    number, _, parts = part.partition("/")
+    if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
+        raise FedgenError(f"--part is K/N with K from 1 to N, for example 2/4, not '{part}'")
+    return int(number), int(parts)
 
 
 def _jobs() -> int:

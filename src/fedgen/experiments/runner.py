@@ -54,15 +54,24 @@ class _Ready:
 
 
 def compute(
-    configs: Iterable[RunConfig], store: Store, *, jobs: int = 1, watch: GridWatch | None = None
+    configs: Iterable[RunConfig],
+    store: Store,
+    *,
+    jobs: int = 1,
+    part: tuple[int, int] = (1, 1),
+    watch: GridWatch | None = None,
 ) -> dict[str, str]:
     """Compute the cells that the store lacks; the failures, by identity.
 
     `jobs` programs are prepared and compiled at a time, in threads, while the devices work on another.
+    `part` (2, 4) is the second of four shares, so that processes or machines can divide the work.
     """
     watch = watch or GridWatch()
     todo = {identity(config): config for config in configs}
-    waiting = _units([config for config in todo.values() if store.cell(config) is None])
+    number, parts = part
+    mine = _units(list(todo.values()))[number - 1 :: parts]  # before looking at what is there, which others change
+    lacking = [tuple(config for config in unit if store.cell(config) is None) for unit in mine]
+    waiting = [unit for unit in lacking if unit]
     datasets = _Datasets()
     failures: dict[str, str] = {}
     with ThreadPoolExecutor(max_workers=jobs) as threads:
