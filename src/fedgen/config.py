@@ -55,6 +55,13 @@ class RunConfig(BaseModel):
     weight_decay: NotNegative = 0.0
     weighting: Literal["uniform", "samples"] = "uniform"
     statistics: Literal["averaged", "local"] = "averaged"
+    aggregation: Literal["mean", "median", "trimmed"] = "mean"
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
+    clip: NotNegative = 0.0
+    dp_clip: NotNegative = 0.0
+    dp_noise: NotNegative = 0.0
+    dp_count_noise: NotNegative = 0.0
+    dp_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     train_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
     class_limit: bool = False
     proxy_limit: Positive = 50_000

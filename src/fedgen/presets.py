@@ -47,9 +47,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "feddistill.lr": 0.1,
         "feddistill+.lr": 0.1,
         "feddfusion.lr": 0.1,
-        "fedgen.lr": 0.03,
+        "fedgen.lr": 0.1,
         "fedgen.w": 0.1,
-        "fedgen.beta": 10.0,
+        "fedgen.beta": 1.0,
     },
 }
 
@@ -62,6 +62,7 @@ DATASET_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("reference", "celeba"): {**_CELEBA, "class_limit": False},
     ("tuned", "celeba"): _CELEBA,
     ("reference", "emnist"): {"fedgen.beta": 1.0, "fedgen.generator_lr": 1e-4},
+    ("tuned", "emnist"): {"fedgen.lr": 0.03, "fedgen.w": 1.0, "fedgen.beta": 10.0},
 }
 
 DESCRIPTIONS = {

@@ -4,7 +4,6 @@ The simulator and a site of a real federation both start here.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,21 +38,13 @@ def federation_of(config: RunConfig) -> Federation:
         config.weight_decay,
         config.weighting,
         config.statistics,
+        config.aggregation,
+        config.trim,
+        config.clip,
+        config.dp_clip,
+        config.dp_noise,
+        config.dp_count_noise,
     )
-
-
-def hyper_parameters(
-    config: RunConfig, federation: Federation, algorithm: str
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """The hyper-parameters that are arguments of the compiled program, and those fixed in it.
-
-    Floats are arguments, so that other values need no new compilation; but a 0 switches a term off
-    and stays a constant, so that what is off costs nothing.
-    """
-    rates = {key: getattr(federation, key) for key in ("lr", "lr_decay", "weight_decay")}
-    options = {**rates, **config.of(algorithm)}
-    traced = {k: v for k, v in options.items() if isinstance(v, float) and v != 0}
-    return traced, {k: v for k, v in options.items() if k not in traced}
 
 
 def normalise(x: Array) -> Array:

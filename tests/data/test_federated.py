@@ -62,10 +62,10 @@ def test_natural_seeds_have_proxies_of_one_length():
 
 
 def test_data_in_memory_are_not_copied():
-    x, y, divisions = gather(DATA, {0: divided("iid")})
+    x, y, divisions = gather(DATA, {(0, 0): divided("iid")})
     assert x is DATA.x_train
     assert y is DATA.y_train
-    assert list(divisions) == [0]
+    assert list(divisions) == [(0, 0)]
 
 
 def mapped(tmp_path):
@@ -76,7 +76,8 @@ def mapped(tmp_path):
 def test_of_memory_mapped_data_only_the_rows_in_use_are_read(tmp_path):
     data = mapped(tmp_path)
     scheme = PARTITIONERS["natural"]
-    before = {seed: divide(data, scheme, 3, seed, proxy_limit=10, **{**HALF, "train_fraction": 1.0}) for seed in (0, 1)}
+    half = {**HALF, "train_fraction": 1.0}
+    before = {(0, seed): divide(data, scheme, 3, seed, proxy_limit=10, **half) for seed in (0, 1)}
     x, y, after = gather(data, before)
     assert not isinstance(x, np.memmap)
     assert len(x) == len(y) < 200
@@ -94,7 +95,7 @@ def test_noise_is_each_users_own_and_of_the_stated_size():
         X[:40, :, :, 0].repeat(3, 1)[:, :10, :1].repeat(10, 2),
         np.arange(40) % 2,
     )
-    seeds = {seed: divided("feature-noise", seed, grey, users=4, noise=0.2) for seed in (0, 1)}
+    seeds = {(0, seed): divided("feature-noise", seed, grey, users=4, noise=0.2) for seed in (0, 1)}
     x, y, after = gather(grey, seeds)
     assert x.dtype == np.uint8
     for seed in seeds:

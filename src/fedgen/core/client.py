@@ -8,6 +8,7 @@ import optax
 
 from fedgen.core.contract import Algorithm, Array, Batch, Clock, Federation, Task, Tree
 from fedgen.core.optimise import descend
+from fedgen.core.privacy import is_private, privatise
 from fedgen.core.streams import stream
 from fedgen.core.trees import is_off
 
@@ -40,19 +41,15 @@ def train_client(
     round: Array,
     user: Array,
     seed: Array,
+    noise: Array | None = None,
 ) -> Trained:
     """T steps of mini-batch SGD on the user's own data, drawn with replacement.
 
     Drawing with replacement is the paper's `(x, y) ~ T_k`; it also gives a user with fewer samples than
-    a batch full batches.
+    a batch full batches. `noise` is the key of a private user's noise. A simulation has it from the seed; a real
+    user brings a secret one, since whoever knows it can take the noise away again.
     """
-    drawn = jax.random.randint(
-        stream(seed, "batches", round, user),
-        (federation.local_steps, federation.batch_size),
-        0,
-        shard.size,
-    )
-    rows = shard.rows[shard.offset + drawn]  # [step, batch]
+    rows = draw_rows(federation, shard, round, user, seed)
     local = stream(seed, "local", round, user)
 
     def loss(params: Tree, memo: Tree, item: tuple[Array, Array]) -> tuple[Array, Tree]:
@@ -67,7 +64,17 @@ def train_client(
         loss, params, memo, optimizer, optimizer.init(params), (jnp.arange(federation.local_steps), rows)
     )
     upload, client = algorithm.local_finish(params, memo, broadcast, client, shard.size)
+    if is_private(federation):
+        key = stream(seed, "privacy", round, user) if noise is None else noise
+        upload = privatise(upload, broadcast, federation, key)
     return Trained(upload, client, jnp.mean(losses))
+
+
+def draw_rows(federation: Federation, shard: Shard, round: Array, user: Array, seed: Array) -> Array:
+    """The rows of a user's mini-batches in a round, [step, batch]."""
+    shape = (federation.local_steps, federation.batch_size)
+    drawn = jax.random.randint(stream(seed, "batches", round, user), shape, 0, shard.size)
+    return shard.rows[shard.offset + drawn]
 
 
 def sgd(federation: Federation, round: Array) -> optax.GradientTransformation:

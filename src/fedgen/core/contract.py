@@ -70,6 +70,12 @@ class Federation(NamedTuple):
     weight_decay: Scalar = 0.0
     weighting: Literal["uniform", "samples"] = "uniform"
     statistics: Literal["averaged", "local"] = "averaged"
+    aggregation: Literal["mean", "median", "trimmed"] = "mean"
+    trim: float = 0.2  # the share of each side that a trimmed mean leaves out
+    clip: float = 0.0  # the greatest length of an update that the server takes as it is; 0: any
+    dp_clip: float = 0.0  # differential privacy: the greatest length of an update that a user sends
+    dp_noise: float = 0.0  # its noise, in lengths dp_clip; 0: none
+    dp_count_noise: float = 0.0  # noise on label counts, in numbers of draws
 
 
 class Batch(NamedTuple):

@@ -101,9 +101,11 @@ def assemble(
 
 
 def gather(
-    dataset: Dataset, divisions: Mapping[int, Division]
-) -> tuple[NDArray[Any], NDArray[np.int32], dict[int, Division]]:
-    """The training samples and labels that the divisions (by seed) need, and the divisions in terms of these.
+    dataset: Dataset, divisions: Mapping[tuple[int, int], Division]
+) -> tuple[NDArray[Any], NDArray[np.int32], dict[tuple[int, int], Division]]:
+    """The training samples and labels that the divisions need, and the divisions in terms of these.
+
+    Divisions are by number of the configuration and seed.
 
     Samples in memory are given as they are. Of memory-mapped ones only the rows in use are read. Where users
     have noise of their own it is added here, once for each seed: a sample belongs to one user at most.
@@ -112,16 +114,16 @@ def gather(
     noisy = any(division.noise is not None for division in divisions.values())
     if not noisy and not isinstance(x, np.memmap):
         return x, y, dict(divisions)
-    groups = [[seed] for seed in divisions] if noisy else [list(divisions)]
-    rows_of = [_rows([divisions[seed] for seed in seeds]) for seeds in groups]
+    groups = [[key] for key in divisions] if noisy else [list(divisions)]
+    rows_of = [_rows([divisions[key] for key in keys]) for keys in groups]
     samples, renumbered, start = [], {}, 0
-    for seeds, rows in zip(groups, rows_of, strict=True):
+    for keys, rows in zip(groups, rows_of, strict=True):
         part = np.asarray(x[rows])
-        for seed in seeds:
-            division = _renumbered(divisions[seed], rows)
+        for key in keys:
+            division = _renumbered(divisions[key], rows)
             if division.noise is not None:
-                part = _with_noise(part, division, generator(seed, "feature-noise"))
-            renumbered[seed] = _shifted(division, start)
+                part = _with_noise(part, division, generator(key[1], "feature-noise"))
+            renumbered[key] = _shifted(division, start)
         samples.append(part)
         start += len(rows)
     return np.concatenate(samples), y[np.concatenate(rows_of)], renumbered

@@ -10,7 +10,8 @@ from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Task, Tree
 from fedgen.core.streams import stream
-from fedgen.task import federation_of, hyper_parameters
+from fedgen.simulate.setup import options_for
+from fedgen.task import federation_of
 
 
 class Forms(NamedTuple):
@@ -29,7 +30,7 @@ class Plan:
         (self.name,) = config.algorithms
         self.config, self.task = config, task
         self._federation = federation_of(config)
-        values, self._fixed = hyper_parameters(config, self._federation, self.name)
+        values, self._fixed = options_for(config, self.name)
         self.hyper = {key: jnp.float32(value) for key, value in values.items()}
         self.key = jax.random.key(config.seed)
         self.forms = jax.eval_shape(self._forms, self.hyper)

@@ -1,11 +1,13 @@
 """Run all algorithms and seeds of a configuration, with records, checkpoints and a summary."""
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedgen.config import RunConfig, to_toml
@@ -25,12 +27,24 @@ class Interrupted(Exception):  # noqa: N818 (not an error)
     """The run ended early as requested; its checkpoint is written."""
 
 
+class Lane(NamedTuple):
+    """One of the runs that are computed together: a seed of a setup."""
+
+    setup: int
+    seed: int
+
+
 @dataclass(frozen=True)
 class Job:
-    """An algorithm and the seeds that are computed together."""
+    """An algorithm and the runs that are computed together."""
 
     algorithm: str
-    seeds: tuple[int, ...]
+    lanes: tuple[Lane, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of its runs."""
+        return tuple(lane.seed for lane in self.lanes)
 
 
 @dataclass
@@ -40,7 +54,7 @@ class Progress:
     job: int = 0
     round: int = 0
     timings: list[dict[str, float]] = field(default_factory=list)  # of each job begun: seconds, and bytes of a round
-    records: list[Record] = field(default_factory=list)
+    records: list[list[Record]] = field(default_factory=list)  # of each setup
 
 
 def run(
@@ -49,50 +63,95 @@ def run(
     folder: RunFolder | None = None,
     watch: Watch | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    programs: Mapping[str, Program] | None = None,
 ) -> dict[str, Any]:
-    """Run what is set up and give its summary; with a folder that has a checkpoint, continue there."""
-    return _Runner(setup, folder, watch or Watch(), checkpoint_seconds).run()
+    """Run what is set up and give its summary; with a folder that has a checkpoint, continue there.
+
+    `programs` may bring what `program_of` compiled before, by algorithm.
+    """
+    (summary,) = _Runner([setup], folder, watch or Watch(), checkpoint_seconds, programs).run()
+    return summary
+
+
+def run_together(
+    setups: Sequence[Setup], *, watch: Watch | None = None, programs: Mapping[str, Program] | None = None
+) -> list[dict[str, Any]]:
+    """Run setups that one compiled program serves (`prepare_together`, `same_program`); the summary of each."""
+    return _Runner(setups, None, watch or Watch(), CHECKPOINT_SECONDS, programs).run()
+
+
+def program_of(setups: Sequence[Setup], algorithm: str) -> Program:
+    """The program that `run_together` needs; XLA leaves the interpreter alone, so threads can compile several."""
+    return setups[0].program(algorithm, inputs_of(setups, _jobs(setups, (algorithm,))[0]), _batched())
+
+
+def inputs_of(setups: Sequence[Setup], job: Job) -> Inputs:
+    """The arguments of a job's runs, stacked."""
+    width = max(setup.rows_held for setup in setups)
+    parts = [
+        setups[number].inputs(job.algorithm, [lane.seed for lane in lanes], width)
+        for number, lanes in itertools.groupby(job.lanes, key=lambda lane: lane.setup)
+    ]
+    return parts[0] if len(parts) == 1 else place(jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts))
+
+
+def _batched() -> bool:
+    # Runs batched into one program give a GPU enough to do. On a CPU they gain nothing, and run one by
+    # one their results cannot depend on each other, to the last bit.
+    return jax.default_backend() != "cpu"
+
+
+def _jobs(setups: Sequence[Setup], algorithms: Sequence[str]) -> list[Job]:
+    every = tuple(Lane(number, seed) for number, setup in enumerate(setups) for seed in setup.config.run_seeds)
+    at_once = [every] if _batched() else [(lane,) for lane in every]
+    return [Job(algorithm, lanes) for algorithm in algorithms for lanes in at_once]
 
 
 class _Runner:
-    def __init__(self, setup: Setup, folder: RunFolder | None, watch: Watch, checkpoint_seconds: float) -> None:
-        self.setup, self.config, self.folder, self.watch = setup, setup.config, folder, watch
+    def __init__(
+        self,
+        setups: Sequence[Setup],
+        folder: RunFolder | None,
+        watch: Watch,
+        checkpoint_seconds: float,
+        programs: Mapping[str, Program] | None = None,
+    ) -> None:
+        self.setups, self.config, self.folder, self.watch = setups, setups[0].config, folder, watch
         self.checkpoint_seconds = checkpoint_seconds
-        # Seeds batched into one program give a GPU enough to do. On a CPU they gain nothing, and run one by
-        # one their results cannot depend on each other, to the last bit.
-        batched = jax.default_backend() != "cpu"
-        lanes = [self.config.run_seeds] if batched else [(seed,) for seed in self.config.run_seeds]
-        self.batched = batched
-        self.jobs = [Job(algorithm, lane) for algorithm in self.config.algorithms for lane in lanes]
-        self.progress = Progress()
+        self.programs = dict(programs or {})
+        self.jobs = _jobs(setups, self.config.algorithms)
+        self.progress = Progress(records=[[] for _ in setups])
         self.saved = time.monotonic()
 
-    def run(self) -> dict[str, Any]:
-        program: Program | None = None
-        compiled_for = ""
+    def run(self) -> list[dict[str, Any]]:
         restore = self._resume()
+        if self.folder is not None:
+            self.folder.write_labels({seed: division.labels for seed, division in self.setups[0].divisions.items()})
         for number in range(self.progress.job, len(self.jobs)):
             job = self.jobs[number]
-            inputs = self.setup.inputs(job.algorithm, job.seeds)
+            inputs = inputs_of(self.setups, job)
             if not restore:
                 self.progress.job, self.progress.round = number, 0
                 self.progress.timings.append({"seconds_compile": 0.0, "seconds_train": 0.0})
             timing = self.progress.timings[number]
-            if program is None or compiled_for != job.algorithm:
+            if self.jobs[number - 1].algorithm != job.algorithm or number == 0 or restore:
                 self.watch.compiling(job.algorithm)
+            if job.algorithm not in self.programs:
                 start = time.monotonic()
-                program, compiled_for = self.setup.program(job.algorithm, inputs, self.batched), job.algorithm
+                # One at a time: a program holds on to the devices' memory.
+                self.programs = {job.algorithm: self.setups[0].program(job.algorithm, inputs, _batched())}
                 timing["seconds_compile"] += time.monotonic() - start
+            program = self.programs[job.algorithm]
             timing["bytes_up"] = program.traffic.up * self.config.active
             timing["bytes_down"] = program.traffic.down * self.config.active
             state = program.init(inputs)
             if restore and self.folder is not None:
                 state, restore = place(self.folder.restore(state)), False
             self._train(job, program, inputs, state, timing)
-        summary = self._summary()
+        summaries = [self._summary(number) for number in range(len(self.setups))]
         if self.folder is not None:
-            self.folder.write_summary(summary)
-        return summary
+            self.folder.write_summary(summaries[0])
+        return summaries
 
     def _train(self, job: Job, program: Program, inputs: Inputs, state: State, timing: dict[str, float]) -> None:
         progress, config = self.progress, self.config
@@ -126,15 +185,16 @@ class _Runner:
     def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
         correct: Correct = jax.device_get(program.evaluate(inputs, state))
         values: State = jax.device_get(state._replace(server=None, clients=None))
-        for lane, seed in enumerate(job.seeds):
+        for lane, (number, seed) in enumerate(job.lanes):
+            setup = self.setups[number]
             record: Record = {"algorithm": job.algorithm, "seed": seed, "round": self.progress.round}
             if values.diverged[lane]:
-                if any("diverged_at" in r for r in self._records_of(job.algorithm, seed)):
+                if any("diverged_at" in r for r in self._records_of(number, job.algorithm, seed)):
                     continue  # said already
                 record["diverged_at"] = int(values.diverged[lane])
             else:
                 one = jax.tree.map(lambda a, lane=lane: a[lane], correct)
-                held, totals = self.setup.divisions[seed].labels, self.setup.totals(seed)
+                held, totals = setup.divisions[seed].labels, setup.totals(seed)
                 if one.local_models is not None:
                     held = held[program.scored_users]
                 record |= scores(one.global_model, one.local_models, totals, held > 0)
@@ -142,13 +202,13 @@ class _Runner:
                 reported = {"train_loss": values.loss, **values.metrics}
                 for key, value in reported.items():
                     record[key] = float(value[lane]) if np.isfinite(value[lane]) else None
-            self.progress.records.append(record)
+            self.progress.records[number].append(record)
             if self.folder is not None:
                 self.folder.append(record)
             self.watch.recorded(record)
 
-    def _records_of(self, algorithm: str, seed: int) -> list[Record]:
-        return [r for r in self.progress.records if r["algorithm"] == algorithm and r["seed"] == seed]
+    def _records_of(self, setup: int, algorithm: str, seed: int) -> list[Record]:
+        return [r for r in self.progress.records[setup] if r["algorithm"] == algorithm and r["seed"] == seed]
 
     def _save(self, state: State) -> None:
         if self.folder is None:
@@ -179,21 +239,22 @@ class _Runner:
                 f"checkpoint {file} was written on a GPU and this is a CPU, or the reverse; resume it there"
             )
         records = self.folder.rewind(about["metrics_bytes"])
-        self.progress = Progress(about["job"], about["round"], about["timings"], records)
+        self.progress = Progress(about["job"], about["round"], about["timings"], [records])
         if self.progress.round < self.config.rounds:
             return True
         self.progress.job += 1
         return False
 
-    def _summary(self) -> dict[str, Any]:
+    def _summary(self, number: int) -> dict[str, Any]:
+        config = self.setups[number].config
         results = []
         for job, timing in zip(self.jobs, self.progress.timings, strict=True):
-            # The share of each, where seeds were computed together.
-            share = {k: v / len(job.seeds) if k.startswith("seconds") else v for k, v in timing.items()}
-            for seed in job.seeds:
-                records = self._records_of(job.algorithm, seed)
-                results.append(result_row(job.algorithm, seed, records, self.config.rounds, share))
-        return summary_of(self.config, results)
+            # The share of each, where runs were computed together.
+            share = {k: v / len(job.lanes) if k.startswith("seconds") else v for k, v in timing.items()}
+            for seed in (lane.seed for lane in job.lanes if lane.setup == number):
+                records = self._records_of(number, job.algorithm, seed)
+                results.append(result_row(job.algorithm, seed, records, config.rounds, share))
+        return summary_of(config, results)
 
 
 def result_row(

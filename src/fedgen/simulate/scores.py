@@ -121,7 +121,7 @@ def table(results: Sequence[Record], score: str) -> list[Record]:
                 "mean": float(np.mean(values)) if values else None,
                 "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
                 "diff_to_fedavg": float(np.mean(differences)) if differences else None,
-                "diff_ci95": _interval(differences),
+                "diff_ci95": mean_interval(differences),
             }
         )
     return rows
@@ -133,7 +133,7 @@ def _complete(values: Sequence[float | None]) -> list[float]:
     return present if len(present) == len(values) else []
 
 
-def _interval(values: Sequence[float]) -> list[float] | None:
+def mean_interval(values: Sequence[float]) -> list[float] | None:
     """The 95 % interval of a mean by Student's t; None with fewer than two values."""
     if len(values) < 2:
         return None

@@ -1,5 +1,6 @@
 """From a configuration to what the engine takes: the task, the data on the devices, each seed's division."""
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from fedgen.data.partition_file import read_partition, write_partition
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
 from fedgen.simulate.engine import Data, Inputs, Program, place
-from fedgen.task import federation_of, hyper_parameters, task_of
+from fedgen.task import federation_of, task_of
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,17 @@ class Setup:
     divisions: Mapping[int, Division]  # by seed
     score_rows: Mapping[int, np.ndarray]  # by seed: the rows that are evaluated
 
-    def inputs(self, algorithm: str, seeds: Sequence[int]) -> Inputs:
-        """The arguments of these runs, stacked."""
-        traced, _ = hyper_parameters(self.config, self.federation, algorithm)
+    @property
+    def rows_held(self) -> int:
+        """The most rows that the users hold together in any seed."""
+        return max(len(d.index) for d in self.divisions.values())
+
+    def inputs(self, algorithm: str, seeds: Sequence[int], width: int | None = None) -> Inputs:
+        """The arguments of these runs, stacked; with `width` at least that many rows."""
+        traced, _ = options_for(self.config, algorithm)
 
         # Natural users' samples differ in number between seeds; what fills up is never drawn.
-        width = max(len(d.index) for d in self.divisions.values())
+        width = width or self.rows_held
 
         def stacked(arrays: Sequence[np.ndarray]) -> Array:
             return jnp.asarray(np.stack(arrays))
@@ -59,7 +65,7 @@ class Setup:
 
     def program(self, algorithm: str, inputs: Inputs, batched: bool) -> Program:
         """The compiled algorithm."""
-        _, fixed = hyper_parameters(self.config, self.federation, algorithm)
+        _, fixed = options_for(self.config, algorithm)
 
         def configure(hyper: Mapping[str, Any]) -> tuple[Algorithm, Federation]:
             return build(ALGORITHMS[algorithm], self.task, self.federation, {**fixed, **hyper})
@@ -89,26 +95,66 @@ class Setup:
             build(ALGORITHMS[algorithm], self.task, self.federation, self.config.of(algorithm))
 
 
+def options_for(config: RunConfig, algorithm: str) -> tuple[dict[str, float], dict[str, Any]]:
+    """The hyper-parameters that are arguments of the compiled program, and those fixed in it.
+
+    Floats are arguments, so that other values need no new compilation; but a 0 switches a term off
+    and stays a constant, so that what is off costs nothing.
+    """
+    rates = {key: getattr(config, key) for key in ("lr", "lr_decay", "weight_decay")}
+    options = {**rates, **config.of(algorithm)}
+    traced = {k: v for k, v in options.items() if isinstance(v, float) and v != 0}
+    return traced, {k: v for k, v in options.items() if k not in traced}
+
+
+# What a compiled program does not depend on; the rates are among the hyper-parameters.
+_NOT_COMPILED = {"preset", "seed", "seeds", "alpha", "score", "lr", "lr_decay", "weight_decay", "options"}
+
+
+def same_program(config: RunConfig) -> str:
+    """Equal for configurations that one compiled program (of each algorithm) serves."""
+    fixed = config.model_dump(exclude=_NOT_COMPILED)
+    sections = {section: config.of(section) for section in ("dataset", "model", "partition")}
+    hyper = {
+        name: (sorted(options[0]), options[1]) for name in config.algorithms for options in [options_for(config, name)]
+    }
+    return json.dumps([fixed, sections, hyper], sort_keys=True)
+
+
 def prepare(config: RunConfig, dataset: Dataset | None = None, model: Model | None = None) -> Setup:
     """Load and divide the data; `dataset` and `model` replace those that the configuration names."""
-    dataset = dataset or load_dataset(config)
-    divisions = divide_all(config, dataset)
-    task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
-    federation = federation_of(config)
-    holds_out = config.evaluate_on == "validation"
-    whole = divisions
-    x_train, y_train, divisions = gather(dataset, divisions)
+    (setup,) = prepare_together([config], dataset, model)
+    return setup
+
+
+def prepare_together(
+    configs: Sequence[RunConfig], dataset: Dataset | None = None, model: Model | None = None
+) -> tuple[Setup, ...]:
+    """Setups of one dataset whose samples lie on the devices once."""
+    dataset = dataset or load_dataset(configs[0])
+    made = [divide_all(config, dataset) for config in configs]
+    keyed = {(number, seed): d for number, divisions in enumerate(made) for seed, d in divisions.items()}
+    x_train, y_train, gathered = gather(dataset, keyed)
     for samples in (x_train, dataset.x_test):
         if np.issubdtype(samples.dtype, np.floating) and not np.isfinite(samples).all():
             raise FedgenError(f"{dataset.name} has samples that are NaN or infinite; leave them out")
     x, y = place(x_train), place(y_train)
-    scored = (x, y) if holds_out else (place(dataset.x_test), place(dataset.y_test))
+    scored = {"validation": (x, y)}
+    if any(config.evaluate_on == "test" for config in configs):
+        scored["test"] = (place(dataset.x_test), place(dataset.y_test))
     everything = np.arange(len(dataset.y_test), dtype=np.int32)
-    rows = {seed: d.validation if holds_out else everything for seed, d in divisions.items()}
-    setup = Setup(config, task, federation, Data(x, y, *scored), divisions, rows)
-    setup.check()
-    keep_partition(config, dataset, whole)
-    return setup
+    setups = []
+    for number, config in enumerate(configs):
+        divisions = {seed: gathered[number, seed] for seed in config.run_seeds}
+        task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
+        rows = {s: d.validation if config.evaluate_on == "validation" else everything for s, d in divisions.items()}
+        data = Data(x, y, *scored[config.evaluate_on])
+        setup = Setup(config, task, federation_of(config), data, divisions, rows)
+        setup.check()
+        setups.append(setup)
+    for config, divisions in zip(configs, made, strict=True):
+        keep_partition(config, dataset, divisions)
+    return tuple(setups)
 
 
 def keep_partition(config: RunConfig, dataset: Dataset, divisions: Mapping[int, Division]) -> None:

@@ -1,0 +1,168 @@
+"""The command `fedgen reproduce`: the paper's tables and figures, ours beside the published."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import jax
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table as Grid
+
+from fedgen.config import RunConfig
+from fedgen.errors import FedgenError
+from fedgen.experiments.reproduce import Request, finish, wanted
+from fedgen.experiments.results import Store
+from fedgen.experiments.runner import GridWatch, compute
+from fedgen.experiments.spec import experiment, experiments, identity
+from fedgen.report.reproduction import draw, terminal_tables, write_page
+from fedgen.simulate.devices import use_machine_well
+from fedgen.simulate.run import Interrupted
+
+console = Console()
+errors = Console(stderr=True)
+
+
+def reproduce(
+    names: Annotated[list[str], typer.Argument(help="Experiments, or: all, list (what there is), page (a Markdown page of what --out holds).")],
+    preset: Annotated[str, typer.Option(help="paper, reference or tuned; an experiment's own columns may say more.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="A small version for a first look: few rows, 10 rounds, one seed, marked as such everywhere.")] = False,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row (repeat for several).")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions instead of the experiment's own.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds instead of the experiment's own.")] = None,
+    data_dir: Annotated[str, typer.Option(help="The folder with EMNIST's and CelebA's files, each in a folder of its name.")] = "",
+    jobs: Annotated[int, typer.Option(min=0, help="Programs compiled at a time. Default: 1 on a CPU, half the cores with a GPU.")] = 0,
+    part: Annotated[str, typer.Option(help="K/N: only the K-th of N shares of the cells, so that several processes or machines can fill one --out; then run it without to make the tables.")] = "1/1",
+    out: Annotated[Path, typer.Option(help="The folder of the results; what is finished there is not computed again.")] = Path("results"),
+    page: Annotated[Path | None, typer.Option(help="Also write the Markdown page of all that --out holds.")] = None,
+) -> None:  # fmt: skip
+    """Reproduce a table or figure of the paper, with our numbers beside the published ones.
+
+    Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
+    """
+    if names == ["list"]:
+        _list()
+        return
+    store = Store(out)
+    if names == ["page"]:
+        write_page(store, page or Path("results.md"))
+        console.print(f"written: {escape(str(page or 'results.md'))}")
+        return
+    chosen = list(experiments().values()) if names == ["all"] else [experiment(name) for name in dict.fromkeys(names)]
+    overrides = {key: value for key, value in (("seeds", seeds), ("rounds", rounds)) if value is not None}
+    requests = [
+        Request.of(one, preset=preset, quick=quick, rows=tuple(row or ()), overrides=overrides, data_dir=data_dir)
+        for one in chosen
+        if names != ["all"] or not preset or preset in one.presets
+    ]
+    if not requests:
+        raise FedgenError(f"no experiment has preset {preset}")
+    use_machine_well()
+    if quick:
+        errors.print("[yellow]quick:[/yellow] few rows, 10 rounds, one seed: a look, not a result")
+    share = _share(part)
+    configs = {identity(config): config for request in requests for config in wanted(request)}
+    missing = [config for config in configs.values() if store.cell(config) is None]
+    failures: dict[str, str] = {}
+    if missing:
+        with _Display(len(configs), len(configs) - len(missing)) as display:
+            try:
+                failures = compute(configs.values(), store, jobs=jobs or _jobs(), part=share, watch=display)
+            except Interrupted:
+                display.stop()
+                errors.print("interrupted; what is finished is kept: the same command goes on from there")
+                raise typer.Exit(130) from None
+    for request in requests if share[1] == 1 else ():
+        table = finish(request, store, failures)
+        draw(table, out)
+        for grid in terminal_tables(table, console.width):
+            console.print(grid)
+            console.print()
+    for reason in dict.fromkeys(failures.values()):
+        count = sum(value == reason for value in failures.values())
+        errors.print(f"[red]{count} cell{'s' if count > 1 else ''} failed[/red]: {escape(reason)}")
+    if page is not None:
+        write_page(store, page)
+    console.print(f"Results: {escape(str(out))}  (a page of them: fedgen report {escape(str(out))})")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _share(part: str) -> tuple[int, int]:
+    number, _, parts = part.partition("/")
+    if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
+        raise FedgenError(f"--part is K/N with K from 1 to N, for example 2/4, not '{part}'")
+    return int(number), int(parts)
+
+
+def _jobs() -> int:
+    return 1 if jax.default_backend() == "cpu" else max((os.cpu_count() or 2) // 2, 1)
+
+
+def _list() -> None:
+    grid = Grid(title="Experiments", title_justify="left", title_style="bold", box=None, padding=(0, 2))
+    for title in ("name", "cells", "presets", "what"):
+        grid.add_column(title, justify="right" if title == "cells" else "left")
+    for one in experiments().values():
+        grid.add_row(one.name, str(len(one.rows) * len(one.columns) or "–"), ", ".join(one.presets), one.title)
+    console.print(grid)
+    console.print("\nRun one: fedgen reproduce overview --quick    All, in full: fedgen reproduce all --data-dir DIR")
+
+
+class _Display(GridWatch):
+    """The progress over cells, and the ear for Ctrl-C."""
+
+    def __init__(self, cells: int, done: int) -> None:
+        self._progress = Progress(
+            TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
+        )  # fmt: skip
+        self._bar = self._progress.add_task("cells", total=cells, completed=done, note="preparing")
+        self._finished = float(done)
+        self._stop = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "_Display":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._heard)
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def stop(self) -> None:
+        """Leave the terminal to others."""
+        self._progress.stop()
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self._stop:  # asked twice
+            raise KeyboardInterrupt
+        self._stop = True
+        self._progress.console.print("stopping after this step; once more to stop at once")
+
+    def working_on(self, unit: Sequence[RunConfig]) -> None:
+        first = unit[0]
+        also = f" and {len(unit) - 1} more" if len(unit) > 1 else ""
+        self._progress.update(self._bar, note=f"{first.dataset} {first.algorithms[0]}{also}")
+
+    def advanced(self, unit: Sequence[RunConfig], share: float) -> None:
+        self._progress.update(self._bar, completed=self._finished + share * len(unit))
+
+    def finished(self, config: RunConfig) -> None:
+        self._finished += 1
+        self._progress.update(self._bar, completed=self._finished)
+
+    def failed(self, config: RunConfig, reason: str) -> None:
+        self._finished += 1
+        self._progress.update(self._bar, completed=self._finished)
+
+    def stop_requested(self) -> bool:
+        return self._stop

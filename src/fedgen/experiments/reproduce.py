@@ -1,0 +1,117 @@
+"""From a wish to reproduce an experiment to its cells, and from these to its table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedgen.config import RunConfig
+from fedgen.errors import FedgenError
+from fedgen.experiments.results import FORMAT, Store, Table, assemble
+from fedgen.experiments.spec import Experiment, chosen_rows, identity
+from fedgen.experiments.timing import local_training_times
+from fedgen.simulate.setup import divide_all, load_dataset
+from fedgen.version import __version__
+
+QUICK = {"rounds": 10, "seeds": 1}
+
+
+@dataclass(frozen=True)
+class Request:
+    """An experiment with the rows, preset and settings it is to be run with."""
+
+    experiment: Experiment
+    preset: str
+    quick: bool
+    overrides: Mapping[str, Any]
+    data_dir: str
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        *,
+        preset: str = "",
+        quick: bool = False,
+        rows: tuple[str, ...] = (),
+        overrides: Mapping[str, Any] | None = None,
+        data_dir: str = "",
+    ) -> "Request":
+        """Check the wish against what the experiment offers."""
+        if preset and preset not in experiment.presets:
+            raise FedgenError(
+                f"experiment {experiment.name} has no preset '{preset}'; valid: {', '.join(experiment.presets)}"
+            )
+        strong = {**(QUICK if quick else {}), **(overrides or {})}
+        return cls(chosen_rows(experiment, rows, quick), preset or experiment.presets[0], quick, strong, data_dir)
+
+    def configs(self) -> dict[tuple[str, str], RunConfig]:
+        """The configuration of each cell, by row and column."""
+        weak = {"preset": self.preset, **({"data_dir": self.data_dir} if self.data_dir else {})}
+        return {
+            (row.name, column.name): self.experiment.config(row, column, weak, dict(self.overrides))
+            for row in self.experiment.rows
+            for column in self.experiment.columns
+        }
+
+
+def wanted(request: Request) -> list[RunConfig]:
+    """The cells that the experiment needs."""
+    return list(request.configs().values())
+
+
+def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table:
+    """Make the experiment's table from its cells, and write it."""
+    kind = request.experiment.kind
+    if kind == "prototype":
+        from fedgen.experiments.prototype import prototype
+
+        table = _head(request) | {"prototype": prototype(seeds=range(1 if request.quick else 10), quick=request.quick)}
+    elif kind == "labels":
+        table = _head(request) | {"labels": _label_counts(request)}
+    else:
+        configs = request.configs()
+        cells = {identity(config): store.cell(config) for config in configs.values()}
+        present = {name: cell for name, cell in cells.items() if cell is not None}
+        table = assemble(
+            request.experiment,
+            configs,
+            present,
+            failures,
+            preset=request.preset,
+            quick=request.quick,
+            times=_times(request, configs) if request.experiment.metric == "time" and present else None,
+        )
+    store.write_table(table)
+    return table
+
+
+def _head(request: Request) -> Table:
+    experiment = request.experiment
+    return {
+        "format": FORMAT,
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "about": experiment.about,
+        "preset": request.preset,
+        "quick": request.quick,
+        "versions": [__version__],
+        "notes": list(experiment.notes),
+    }
+
+
+def _times(request: Request, configs: Mapping[tuple[str, str], RunConfig]) -> dict[str, list[float]]:
+    by_column = {column: config for (_, column), config in configs.items()}
+    dataset = load_dataset(by_column[request.experiment.baseline])
+    return local_training_times(by_column, dataset, request.experiment.baseline)
+
+
+def _label_counts(request: Request) -> list[dict[str, Any]]:
+    """For each row the counts [user][label] of the first seed."""
+    panels = []
+    dataset = None
+    for row in request.experiment.rows:
+        config = request.experiment.config(row, None, {"preset": request.preset}, {})
+        dataset = dataset or load_dataset(config)
+        labels = divide_all(config, dataset)[config.seed].labels
+        panels.append({"name": row.name, "label": row.label, "counts": labels.tolist()})
+    return panels

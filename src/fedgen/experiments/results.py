@@ -1,0 +1,318 @@
+"""What a reproduction leaves in its folder: `cells/ID.json`, and for each experiment a table made from them.
+
+A cell holds the results of one configuration and is never computed twice. `EXPERIMENT.PRESET.json` holds
+all that a table or figure shows, so that reports need nothing else; `.quick` in the name marks a small run.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgen.config import RunConfig
+from fedgen.data.dataset import Dataset
+from fedgen.errors import FedgenError
+from fedgen.experiments.spec import Column, Experiment, Figure, Row, identity
+from fedgen.files import write_whole
+from fedgen.simulate.scores import mean_interval, score_of
+from fedgen.version import __version__
+
+FORMAT = 1
+FIGURE_POINTS = 40  # of a learning curve in a table's file; the cells have all
+_PATHS = ("data_dir", "user_file", "partition_file")
+
+METRICS = {
+    "accuracy": "accuracy on the full test set, %, mean of the last 10 rounds"
+    " (where there is no global model: the mean of the users' own)",
+    "rounds": "rounds until the accuracy on the full test set first reaches the target",
+    "time": "time of a client's local training, FedAvg = 1",
+}
+AUTHORS = "the authors' metric, %: labels a user trained on, mean of the five best rounds"
+
+Cell = dict[str, Any]
+Table = dict[str, Any]
+
+
+class Store:
+    """The cells and tables in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cells = folder / "cells"
+
+    def cell(self, config: RunConfig) -> Cell | None:
+        """The finished cell of a configuration, or None."""
+        name = identity(config)
+        path = self.cells / f"{name}.json"
+        if not path.exists():
+            return None
+        cell = read_json(path)
+        if cell.get("format") != FORMAT:
+            raise FedgenError(
+                f"{path} has format {cell.get('format')} and this is version {__version__}, which reads {FORMAT};"
+                " use another --out, or delete the file to compute it again"
+            )
+        return cell
+
+    def keep(self, config: RunConfig, summary: Mapping[str, Any], dataset: Dataset) -> Cell:
+        """Write a finished cell."""
+        name = identity(config)
+        rounds: list[int] = max(([r for r, _ in row["curve"]] for row in summary["results"]), key=len)
+        results = [{**row, "curve": [round(value, 2) for _, value in row["curve"]]} for row in summary["results"]]
+        cell = {
+            "format": FORMAT,
+            "id": name,
+            "version": summary["version"],
+            "device": summary["device"],
+            "data": described(dataset),
+            "config": {**summary["config"], **dict.fromkeys(_PATHS, "")},
+            "rounds": rounds,
+            "results": [{key: _rounded(value) for key, value in row.items()} for row in results],
+        }
+        write_whole(self.cells / f"{name}.json", (json.dumps(cell, allow_nan=False) + "\n").encode())
+        return cell
+
+    def write_table(self, table: Table) -> Path:
+        """Write an experiment's table."""
+        path = self.folder / f"{table_name(table['experiment'], table['preset'], table['quick'])}.json"
+        write_whole(path, (json.dumps(table, indent=1, allow_nan=False) + "\n").encode())
+        return path
+
+    def tables(self) -> list[Table]:
+        """All experiments' tables that are there."""
+        found = [read_json(path) for path in sorted(self.folder.glob("*.json"))]
+        tables = [table for table in found if "experiment" in table]
+        for table in tables:
+            if table.get("format") != FORMAT:
+                raise FedgenError(
+                    f"the table of {table['experiment']} in {self.folder} has format {table.get('format')},"
+                    f" and this is version {__version__}, which reads {FORMAT}: make it again with fedgen reproduce"
+                )
+        return tables
+
+
+def table_name(experiment: str, preset: str, quick: bool) -> str:
+    """The name of an experiment's files, without an ending."""
+    return f"{experiment}.{preset}{'.quick' if quick else ''}"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FedgenError(f"{path} cannot be read: {error}; delete it to make it again") from error
+    if not isinstance(content, dict):
+        raise FedgenError(f"{path} holds no object; delete it to make it again")
+    return content
+
+
+def described(dataset: Dataset) -> dict[str, Any]:
+    """How large a dataset is, which tells an official split from another."""
+    return {"train": len(dataset.y_train), "test": len(dataset.y_test), "classes": dataset.classes}
+
+
+def assemble(
+    experiment: Experiment,
+    configs: Mapping[tuple[str, str], RunConfig],
+    cells: Mapping[str, Cell],
+    failures: Mapping[str, str],
+    *,
+    preset: str,
+    quick: bool,
+    times: Mapping[str, Sequence[float]] | None = None,
+) -> Table:
+    """An experiment's table: for each row and column our number, the published one and the difference.
+
+    `configs` are by row and column, `cells` and `failures` by identity; `times` are by column.
+    """
+    got = {place: cells.get(identity(config)) for place, config in configs.items()}
+    entries: dict[str, dict[str, Any]] = {}
+    for row in experiment.rows:
+        entries[row.name] = {}
+        for column in experiment.columns:
+            config, cell = configs[row.name, column.name], got[row.name, column.name]
+            entry: dict[str, Any] = {"id": identity(config), "preset": config.preset}
+            if cell is None:
+                error = failures.get(entry["id"])
+                entry |= {"status": "failed", "error": error} if error else {"status": "missing"}
+            else:
+                entry |= _entry(experiment, row, column, cell, _against(experiment, row, column, got))
+                if times is not None:
+                    entry["time_ratio"] = _statistics(dict(enumerate(times[column.name])))
+            published = row.published.get(column.name)
+            entry["published"] = _published(published)
+            entries[row.name][column.name] = entry
+    present = [cell for cell in got.values() if cell is not None]
+    return {
+        "format": FORMAT,
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "about": experiment.about,
+        "preset": preset,
+        "quick": quick,
+        "metric": experiment.metric,
+        "metric_label": METRICS[experiment.metric],
+        "baseline": experiment.baseline,
+        "notes": [*experiment.notes, *_notes(present)],
+        "versions": sorted({cell["version"] for cell in present}),
+        "devices": sorted({f"{cell['device']['kind']} ({cell['device']['platform']})" for cell in present}),
+        "seeds": sorted({len(cell["results"]) for cell in present}),
+        "rounds": sorted({cell["config"]["rounds"] for cell in present}),
+        "rows": [{"name": row.name, "label": row.label, "target": row.target, "x": row.x} for row in experiment.rows],
+        "columns": [{"name": c.name, "label": c.label, "algorithm": c.algorithm} for c in experiment.columns],
+        "cells": entries,
+        "figures": [_figure(experiment, figure, entries, got) for figure in experiment.figures],
+    }
+
+
+def _entry(experiment: Experiment, row: Row, column: Column, cell: Cell, against: Cell | None) -> dict[str, Any]:
+    values = scores_of(cell, experiment.metric, row.target)
+    entry: dict[str, Any] = {"status": "done", "metrics": {}}
+    diverged = [r["seed"] for r in cell["results"] if r["diverged_at"]]
+    if diverged:
+        entry |= {"status": "diverged", "error": f"diverged with seed {', '.join(map(str, diverged))}"}
+    entry |= _statistics(values)
+    entry["reached"] = sum(value is not None for value in values.values())
+    for metric in ("accuracy", "authors", "seen", "matching"):
+        entry["metrics"][metric] = _statistics({r["seed"]: score_of(r, metric) for r in cell["results"]})
+    first = cell["results"][0]
+    entry["bytes_per_round"] = first["bytes_up"] + first["bytes_down"]
+    if against is not None:
+        baseline = scores_of(against, experiment.metric, row.target)
+        pairs = [(values[s], baseline.get(s)) for s in values]
+        if pairs and all(a is not None and b is not None for a, b in pairs):
+            differences = [a - b for a, b in pairs if a is not None and b is not None]
+            low_high = mean_interval(differences)
+            entry["difference"] = {"mean": _rounded(float(np.mean(differences))), "interval": _rounded(low_high)}
+    return entry
+
+
+def scores_of(cell: Cell, metric: str, target: float | None = None) -> dict[int, float | None]:
+    """A cell's number for each seed; None where it diverged or never reached the target."""
+    if metric != "rounds":
+        return {row["seed"]: score_of(row, "accuracy") for row in cell["results"]}
+    assert target is not None
+    return {row["seed"]: rounds_to(cell["rounds"], row["curve"], target) for row in cell["results"]}
+
+
+def rounds_to(rounds: Sequence[int], curve: Sequence[float], target: float) -> float | None:
+    """The first evaluated round at which the curve is at the target or above; None if it never is."""
+    return next((float(r) for r, value in zip(rounds, curve, strict=False) if value >= target), None)
+
+
+def _against(
+    experiment: Experiment, row: Row, column: Column, got: Mapping[tuple[str, str], Cell | None]
+) -> Cell | None:
+    """The cell that a difference is taken to: in the baseline column, or in the baseline row."""
+    place = (experiment.baseline, column.name)
+    if place not in got:
+        place = (row.name, experiment.baseline)
+    return got[place] if place != (row.name, column.name) else None
+
+
+def _statistics(values: Mapping[int, float | None]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds; none if a seed has no value, for the rest would flatter."""
+    present = [value for value in values.values() if value is not None]
+    whole = bool(present) and len(present) == len(values)
+    return {
+        "n": len(values),
+        "mean": _rounded(float(np.mean(present))) if whole else None,
+        "std": _rounded(float(np.std(present, ddof=1))) if whole and len(present) > 1 else None,
+        "values": {str(seed): _rounded(value) for seed, value in values.items()},
+    }
+
+
+def _published(value: tuple[float, float] | str | None) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return {"mean": None, "std": None, "text": value}
+    return {"mean": value[0], "std": value[1]}
+
+
+def _figure(
+    experiment: Experiment,
+    figure: Figure,
+    entries: Mapping[str, Mapping[str, Any]],
+    got: Mapping[tuple[str, str], Cell | None],
+) -> dict[str, Any]:
+    series = []
+    for name in figure.columns or tuple(c.name for c in experiment.columns):
+        one: dict[str, Any] = {"name": name, "label": experiment.column(name).label}
+        if figure.kind == "curves":
+            one |= _curve(got[figure.rows[0], name])
+        else:
+            done = [row for row in figure.rows if entries[row][name].get("mean") is not None]
+            numbers = [entries[row][name] for row in done]
+            one["x"] = [experiment.row(row).x for row in done]
+            one["y"] = [entry["mean"] for entry in numbers]
+            one["low"] = [entry["mean"] - (entry["std"] or 0) for entry in numbers]
+            one["high"] = [entry["mean"] + (entry["std"] or 0) for entry in numbers]
+            published = [(experiment.row(r).x, experiment.row(r).published.get(name)) for r in figure.rows]
+            one["published"] = [[x, p[0]] for x, p in published if isinstance(p, tuple)]
+        series.append(one)
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "kind": figure.kind,
+        "x_label": figure.x_label,
+        "y_label": "test accuracy, %",
+        "log": figure.log,
+        "series": [one for one in series if one["x"]],
+    }
+
+
+def _curve(cell: Cell | None) -> dict[str, Any]:
+    """A cell's mean over seeds, and the range, at no more than so many rounds; the last is among them."""
+    if cell is None:
+        return {"x": [], "y": [], "low": [], "high": []}
+    length = min(len(row["curve"]) for row in cell["results"])  # a run that diverged has fewer
+    curves = np.array([row["curve"][:length] for row in cell["results"]])
+    step = max(-(-length // FIGURE_POINTS), 1)
+    kept = np.arange(length - 1, -1, -step)[::-1]
+    return {
+        "x": [cell["rounds"][i] for i in kept],
+        "y": _rounded(curves[:, kept].mean(axis=0).tolist()),
+        "low": curves[:, kept].min(axis=0).tolist(),
+        "high": curves[:, kept].max(axis=0).tolist(),
+    }
+
+
+# Training and test images of the official splits; CelebA's are those with which the paper's numbers were made.
+_OFFICIAL = {"mnist": (60_000, 10_000), "emnist": (124_800, 20_800)}
+
+
+def _notes(cells: Sequence[Cell]) -> list[str]:
+    """What a reader must know to compare the numbers with the paper's."""
+    notes = []
+    sizes: dict[str, set[tuple[int, int]]] = {}
+    for cell in cells:
+        sizes.setdefault(cell["config"]["dataset"], set()).add((cell["data"]["train"], cell["data"]["test"]))
+    for dataset, found in sorted(sizes.items()):
+        for train, test in sorted(found):
+            if dataset == "celeba":
+                notes.append(
+                    f"CelebA here has {train:,} training and {test:,} test images; the paper does not say which it"
+                    " used, so its numbers are comparable only with care."
+                )
+            elif (train, test) != _OFFICIAL.get(dataset, (train, test)):
+                notes.append(
+                    f"{dataset.upper()} here is not the official split: {train:,} training and {test:,} test images"
+                    f" instead of {_OFFICIAL[dataset][0]:,} and {_OFFICIAL[dataset][1]:,}, so its numbers are"
+                    " comparable with the paper's only with care."
+                )
+        if len(found) > 1:
+            notes.append(f"The cells of {dataset} were computed from different files: do not compare them.")
+    return notes
+
+
+def _rounded(value: Any) -> Any:
+    """Floats with four decimals, also within lists: enough for every table, and small files."""
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return value
