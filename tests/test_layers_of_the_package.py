@@ -12,7 +12,7 @@ ORDER = [
     {"core"},
     {"models", "data"},
     {"algorithms"},
-    {"presets", "config", "task"},
+    {"presets", "config", "task", "privacy"},
     {"simulate", "federate"},
     {"experiments"},
     {"report"},

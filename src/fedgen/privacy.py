@@ -6,10 +6,10 @@ from fedgen.config import RunConfig
 from fedgen.errors import FedgenError
 
 
-def guarantee(config: RunConfig, messages: int, counts: bool) -> dict[str, Any] | None:
-    """The (epsilon, delta) of a user that sent so many messages, with or without label counts; None without noise.
+def guarantee(config: RunConfig, messages: int) -> dict[str, Any] | None:
+    """The (epsilon, delta) of a user that sent so many messages; None without noise.
 
-    Each message is a Gaussian mechanism on the user's update and, where it has counts, one on these. The server
+    Each message is a Gaussian mechanism on the user's update and, with `dp_count_noise`, one on its counts. The server
     knows who took part, so there is no amplification by sampling. Neighbours differ in whether a user's message
     holds anything at all; against any other data of that user, both noise multipliers count half.
     """
@@ -22,7 +22,7 @@ def guarantee(config: RunConfig, messages: int, counts: bool) -> dict[str, Any] 
         raise FedgenError("the privacy accountant is not installed: pip install 'fedgen[privacy]'") from None
     accountant = PLDAccountant()
     accountant.compose(dp_accounting.GaussianDpEvent(config.dp_noise), messages)
-    if counts:
+    if config.dp_count_noise:
         accountant.compose(dp_accounting.GaussianDpEvent(config.dp_count_noise), messages)
     return {
         "epsilon": float(accountant.get_epsilon(config.dp_delta)),

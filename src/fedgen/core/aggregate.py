@@ -33,7 +33,7 @@ def combine(stacked: Tree, weights: Array | None, federation: Federation) -> Tre
 
 def bounded(stacked: Tree, start: Tree, longest: Scalar) -> Tree:
     """The trees with each one's distance from `start` shortened to `longest` where it is larger."""
-    if is_off(longest):
+    if is_off(longest) or not jax.tree.leaves(stacked):
         return stacked
     update = jax.tree.map(lambda a, b: a - b, stacked, start)
     squares = [jnp.sum(a.reshape(a.shape[0], -1) ** 2, axis=1) for a in jax.tree.leaves(update)]

@@ -93,7 +93,7 @@ def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> Re
     )  # fmt: skip
     echo = ConfigRecord({"run": run, "round": number, "ticket": ticket})
     if not train:
-        score = site.evaluate(run, number, broadcast)
+        score = site.evaluate(run, number, broadcast) if site.settings.evaluate else None
         journal.write("evaluated", round=number, score=score and score._asdict())
         return RecordDict({"about": echo, "metrics": MetricRecord(score._asdict() if score else {})})
     trained = site.train(run, number, broadcast)
@@ -101,7 +101,9 @@ def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> Re
     loss = float(trained.loss)
     sent = wire.size(RecordDict({"upload": upload}))
     journal.write("trained", round=number, sent=sent, loss=loss if math.isfinite(loss) else None)
-    return RecordDict({"upload": upload, "about": echo, "metrics": MetricRecord({"loss": loss})})
+    # The loss has no noise on it, so a private site keeps it to itself.
+    metrics = MetricRecord({} if site.plan.config.dp_noise else {"loss": loss})
+    return RecordDict({"upload": upload, "about": echo, "metrics": metrics})
 
 
 def _folder(context: Context) -> Path:

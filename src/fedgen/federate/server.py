@@ -32,6 +32,7 @@ from fedgen.federate.forms import Plan
 from fedgen.federate.journal import Journal
 from fedgen.federate.settings import ServerSettings, Shared, read_settings
 from fedgen.federate.site_data import checked_samples, checked_shape
+from fedgen.privacy import guarantee
 from fedgen.simulate.checkpoint import save_tree
 from fedgen.simulate.engine import draw_cohort
 from fedgen.simulate.folder import RunFolder
@@ -46,6 +47,7 @@ class Standing:
     run: str  # a random name, so that sites keep the state of different runs apart
     round: int = 0
     strikes: dict[str, int] = field(default_factory=dict)  # by the name of the site
+    messages: dict[str, int] = field(default_factory=dict)  # how often each site was asked to train
     seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
@@ -64,6 +66,7 @@ class Server:
         task = self.shared.task_with(self.settings.model, self.settings.model_options, folder, proxy_samples=samples)
         self.plan = Plan(self.config, task)
         self._algorithm = self.plan.configure(self.plan.hyper)[0]
+        guarantee(self.config, 1)  # whether there is an accountant, where one is needed
         if self._test is None and self._algorithm.predict_received is None:
             raise FedgenError(f"{self.plan.name} predicts at the server: name a file of samples as test in server.toml")
         self._update = jax.jit(self._server_update)
@@ -144,6 +147,9 @@ class Server:
             cohort = self.exchange.cohort(number, order, self.config.active)
             self.journal.write("round", round=number, cohort=[self.settings.sites[site] for site in cohort])
             self.standing.bytes_down += down * len(cohort)
+            for site in cohort:
+                name = self.settings.sites[site]
+                self.standing.messages[name] = self.standing.messages.get(name, 0) + 1
             updates = self.exchange.ask("train", self.standing.run, number, arrays, cohort, take)
             if len(updates) >= self.settings.min_sites:
                 return updates
@@ -229,7 +235,8 @@ class Server:
             "bytes_up": round(self.standing.bytes_up / rounds),
             "bytes_down": round(self.standing.bytes_down / rounds),
         }
-        row = result_row(self.plan.name, self.config.seed, self.records, self.config.rounds, timing)
+        messages = max(self.standing.messages.values(), default=0)
+        row = result_row(self.plan.name, self.config.seed, self.records, self.config, timing, messages)
         return summary_of(self.config, [row])
 
     def _check_settings(self) -> None:

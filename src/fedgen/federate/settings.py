@@ -86,6 +86,9 @@ class SiteSettings(BaseModel):
         description="cnn, mlp, or module:function of your own; not the others' model: partial sharing only",
     )
     model_options: dict[str, Any] = Field(default={}, description="what that model takes by name")
+    evaluate: bool = Field(
+        default=True, description="tell the server how well the model does on this site's test samples"
+    )
     max_message: Positive = Field(default=1_000_000_000, description="the most bytes that the server may send")
 
 

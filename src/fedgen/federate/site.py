@@ -1,5 +1,6 @@
 """A site: it trains on its own samples with the simulator's client loop and keeps its own state on disk."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,7 +68,13 @@ class Site:
         before, client = self._file(run, round), self._state(run, round)
         trained: Trained = jax.device_get(
             self._train(
-                self.plan.hyper, self._shard, broadcast, client, np.int32(round), np.int32(self.settings.number)
+                self.plan.hyper,
+                self._shard,
+                broadcast,
+                client,
+                np.int32(round),
+                np.int32(self.settings.number),
+                secret_key(),
             )
         )
         state = self._folder(run)
@@ -101,12 +108,21 @@ class Site:
         )
 
     def _train_client(
-        self, hyper: Mapping[str, Array], shard: Shard, broadcast: Tree, client: Tree, round: Array, user: Array
+        self,
+        hyper: Mapping[str, Array],
+        shard: Shard,
+        broadcast: Tree,
+        client: Tree,
+        round: Array,
+        user: Array,
+        noise: Array,
     ) -> Trained:
         plan = self.plan
         algorithm, federation = plan.configure(hyper)
         with jax.default_matmul_precision("highest"):
-            return train_client(algorithm, plan.task, federation, broadcast, client, shard, round, user, plan.key)
+            return train_client(
+                algorithm, plan.task, federation, broadcast, client, shard, round, user, plan.key, noise
+            )
 
     def _folder(self, run: str) -> Path:
         if not _RUN.fullmatch(run):  # it becomes part of a path
@@ -124,3 +140,8 @@ class Site:
     def _state(self, run: str, round: int) -> Tree:
         name = self._file(run, round)
         return load_tree(self._folder(run) / name, self.plan.forms.client) if name else self.plan.client_init()
+
+
+def secret_key() -> Array:
+    """A random key that nobody else can know, for noise that nobody else can take away."""
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(os.urandom(8), np.uint32)), impl="threefry2x32")

@@ -12,7 +12,8 @@ import numpy as np
 
 from fedgen.config import RunConfig, to_toml
 from fedgen.errors import FedgenError
-from fedgen.simulate.engine import Correct, Inputs, Program, State, place
+from fedgen.privacy import guarantee
+from fedgen.simulate.engine import Correct, Inputs, Program, State, draw_cohort, place
 from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.scores import Record, matching, result, scores, table
 from fedgen.simulate.setup import Setup
@@ -253,14 +254,16 @@ class _Runner:
             share = {k: v / len(job.lanes) if k.startswith("seconds") else v for k, v in timing.items()}
             for seed in (lane.seed for lane in job.lanes if lane.setup == number):
                 records = self._records_of(number, job.algorithm, seed)
-                results.append(result_row(job.algorithm, seed, records, config.rounds, share))
+                messages = most_messages(config, seed) if config.dp_noise else 0
+                results.append(result_row(job.algorithm, seed, records, config, share, messages))
         return summary_of(config, results)
 
 
 def result_row(
-    algorithm: str, seed: int, records: Sequence[Record], rounds: int, timing: Mapping[str, float]
+    algorithm: str, seed: int, records: Sequence[Record], config: RunConfig, timing: Mapping[str, float], messages: int
 ) -> Record:
-    """A summary's numbers of one algorithm and seed."""
+    """A summary's numbers of one algorithm and seed; `messages` is the most that any user sent."""
+    rounds, privacy = config.rounds, guarantee(config, messages)
     diverged = next((r["diverged_at"] for r in records if "diverged_at" in r), None)
     return {
         "algorithm": algorithm,
@@ -269,7 +272,15 @@ def result_row(
         "diverged_at": diverged,
         **result([r for r in records if "diverged_at" not in r], rounds),
         **{key: timing[key] for key in ("seconds_compile", "seconds_train", "bytes_up", "bytes_down")},
+        **({"privacy": privacy} if privacy else {}),
     }
+
+
+def most_messages(config: RunConfig, seed: int) -> int:
+    """How many messages the user sends that is drawn most often."""
+    key, rounds = jax.random.key(seed), jnp.arange(config.rounds)
+    cohorts = jax.vmap(lambda round: draw_cohort(key, round, config.users, config.active))(rounds)
+    return int(np.bincount(np.asarray(cohorts).ravel()).max())
 
 
 def summary_of(config: RunConfig, results: Sequence[Record]) -> dict[str, Any]:
