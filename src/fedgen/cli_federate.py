@@ -15,6 +15,7 @@ from rich.text import Text
 from fedgen.config import checked, parse_setting, resolve
 from fedgen.errors import FedgenError
 from fedgen.report.figures import learning_curves
+from fedgen.report.page import write_report
 from fedgen.simulate.devices import use_machine_well
 from fedgen.simulate.setup import load_dataset, prepare
 
@@ -84,8 +85,9 @@ def demo(
     verdict = "agree" if early <= AGREEMENT else "DIFFER"
     console.print(f"The server states of the first {len(found[:3])} rounds {verdict} (to {AGREEMENT:g} relative).")
     run = place.server / "runs" / RUN
+    write_report([run], run / "report.html")
     learning_curves(json.loads((run / "summary.json").read_text(encoding="utf-8")), run)
-    console.print(f"Run folder: {run}")
+    console.print(f"Run folder: {run} (report.html, summary.json, metrics.jsonl, curves.png)")
     if early > AGREEMENT and not display.trouble:
         raise typer.Exit(1)
 

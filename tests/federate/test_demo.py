@@ -56,7 +56,13 @@ def test_without_tls_to_the_end(tmp_path: Path, dataset: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     (record,) = [r for r in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if r["round"] == 2]
     assert summary["results"][0]["curve"][-1] == [2, record["accuracy"]]
-    for name in ("config.toml", "checkpoint.safetensors", "models/fedavg-seed0.safetensors", "curves.png"):
+    for name in (
+        "config.toml",
+        "checkpoint.safetensors",
+        "models/fedavg-seed0.safetensors",
+        "curves.png",
+        "report.html",
+    ):
         assert (run / name).stat().st_size > 0, name
     assert not list(out.rglob("*.key")), "without TLS there are no keys"
 
