@@ -35,4 +35,4 @@ def test_detached_grandchildren_end_too() -> None:
         bystander.wait()
     finally:
         kill(family([process.pid]))
-        process.wait()
+        process.communicate()

@@ -51,8 +51,8 @@ def _everybody() -> list[Process]:
     """All living processes; those that have ended and only wait to be asked how are not among them."""
     if not Path("/proc/self/stat").exists():
         lines = subprocess.run(["ps", "-axo", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True).stdout
-        fields = [line.split(maxsplit=2) for line in lines.splitlines()]
-        return [Process(int(pid), int(parent), started) for pid, parent, started in fields]
+        rows = [line.split(maxsplit=2) for line in lines.splitlines()]
+        return [Process(int(pid), int(parent), started) for pid, parent, started in rows]
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
