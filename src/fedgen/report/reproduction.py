@@ -209,13 +209,13 @@ def _grid_section(table: Table) -> list[str]:
         return _markdown(turned[0], turned[1:])
 
     lines = [f"{table['metric_label'][0].upper()}{table['metric_label'][1:]}. {run}", "", *grid(_markdown_cell)]
+    if table["metric"] == "time":
+        lines += ["", "Accuracy on the full test set, %, mean of the last 10 rounds:", "", *grid(_metric("accuracy"))]
     differing = [c for row in table["cells"].values() for c in row.values() if c.get("difference")]
     if differing:
         base = next((c["label"] for c in table["columns"] if c["name"] == table["baseline"]), None)
         against = base or next(r["label"] for r in table["rows"] if r["name"] == table["baseline"])
         lines += ["", f"Paired difference to {against}, with its 95 % interval:", "", *grid(_difference_cell)]
-    if table["metric"] == "time":
-        lines += ["", "Accuracy on the full test set, %, mean of the last 10 rounds:", "", *grid(_metric("accuracy"))]
     if table["metric"] == "accuracy" and any(
         r for row in table["cells"].values() for r in row.values() if "metrics" in r
     ):
