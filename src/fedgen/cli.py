@@ -18,6 +18,7 @@ from rich.table import Table
 
 from fedgen.algorithms import ALGORITHMS
 from fedgen.algorithms.registry import summary_of
+from fedgen.cli_bench import bench
 from fedgen.cli_data import app as data_app
 from fedgen.cli_report import report
 from fedgen.cli_reproduce import reproduce
@@ -46,6 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.command()(bench)
 app.command()(report)
 app.command()(reproduce)
 console = Console(highlight=False)

@@ -22,6 +22,11 @@ def _tensor(a: jax.Array) -> torch.Tensor:
     return torch.tensor(np.asarray(a))
 
 
+def _samples_first(x: jax.Array) -> jax.Array:
+    """PyTorch's [sample, channel, height, width] from our [channel, height, width, sample]."""
+    return x.transpose(3, 0, 1, 2)
+
+
 def _torch_conv(params: dict, inputs: int, outputs: int) -> nn.Conv2d:
     conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)
     conv.weight.data = _tensor(params["weight"]).reshape(outputs, 3, 3, inputs).permute(0, 3, 1, 2).contiguous()
@@ -44,21 +49,21 @@ def _torch_linear(params: dict) -> nn.Linear:
 @pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 9), (8, 11), (3, 3), (1, 2)])
 def test_conv_and_its_gradients_are_torchs(height: int, width: int) -> None:
     params = layers.conv_init(KEY, 3, 5)
-    x = jax.random.normal(KEY, (3, 4, height, width))
-    conv, theirs_in = _torch_conv(params, 3, 5), _tensor(x.transpose(1, 0, 2, 3)).requires_grad_()
+    x = jax.random.normal(KEY, (3, height, width, 4))
+    conv, theirs_in = _torch_conv(params, 3, 5), _tensor(_samples_first(x)).requires_grad_()
     theirs = conv(theirs_in)
     (theirs**3).sum().backward()
-    np.testing.assert_allclose(layers.conv(params, x).transpose(1, 0, 2, 3), theirs.detach(), **CLOSE)
+    np.testing.assert_allclose(_samples_first(layers.conv(params, x)), theirs.detach(), **CLOSE)
     of_params, of_x = jax.grad(lambda p, x: jnp.sum(layers.conv(p, x) ** 3), argnums=(0, 1))(params, x)
-    np.testing.assert_allclose(of_x.transpose(1, 0, 2, 3), theirs_in.grad, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(_samples_first(of_x), theirs_in.grad, rtol=1e-3, atol=1e-4)
     weight = conv.weight.grad.permute(0, 2, 3, 1).reshape(5, 27)
     np.testing.assert_allclose(of_params["weight"], weight, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(of_params["bias"], conv.bias.grad, rtol=1e-3, atol=1e-3)
 
 
 def test_max_pool_is_torchs_and_drops_an_odd_edge() -> None:
-    x = jax.random.normal(KEY, (3, 2, 7, 8))
-    np.testing.assert_array_equal(layers.max_pool(x), nn.MaxPool2d(2)(_tensor(x)))
+    x = jax.random.normal(KEY, (3, 7, 8, 2))
+    np.testing.assert_array_equal(_samples_first(layers.max_pool(x)), nn.MaxPool2d(2)(_tensor(_samples_first(x))))
 
 
 def test_batch_norm_is_torchs_in_output_gradient_and_running_statistics() -> None:
@@ -66,8 +71,8 @@ def test_batch_norm_is_torchs_in_output_gradient_and_running_statistics() -> Non
     params = {"scale": jnp.array([1.0, 2.0, 0.5]), "shift": jnp.array([0.0, -1.0, 3.0])}
     norm = _torch_norm(params)
     for step in range(3):
-        x = 2 * jax.random.normal(jax.random.fold_in(KEY, step), (3, 5, 4, 4)) + 1
-        theirs_in = _tensor(x.transpose(1, 0, 2, 3)).requires_grad_()
+        x = 2 * jax.random.normal(jax.random.fold_in(KEY, step), (3, 4, 4, 5)) + 1
+        theirs_in = _tensor(_samples_first(x)).requires_grad_()
         theirs = norm(theirs_in)
         (theirs**3).sum().backward()
 
@@ -76,13 +81,13 @@ def test_batch_norm_is_torchs_in_output_gradient_and_running_statistics() -> Non
             return jnp.sum(y**3), (y, updated)
 
         gradient, (ours, statistics) = jax.grad(cubes, has_aux=True)(x)
-        np.testing.assert_allclose(ours.transpose(1, 0, 2, 3), theirs.detach(), **CLOSE)
-        np.testing.assert_allclose(gradient.transpose(1, 0, 2, 3), theirs_in.grad, rtol=1e-2, atol=1e-3)
+        np.testing.assert_allclose(_samples_first(ours), theirs.detach(), **CLOSE)
+        np.testing.assert_allclose(_samples_first(gradient), theirs_in.grad, rtol=1e-2, atol=1e-3)
     np.testing.assert_allclose(statistics["mean"], norm.running_mean, **CLOSE)
     np.testing.assert_allclose(statistics["variance"], norm.running_var, **CLOSE)
     norm.eval()
     ours, same = layers.batch_norm(params, statistics, x, False)
-    np.testing.assert_allclose(ours.transpose(1, 0, 2, 3), norm(theirs_in).detach(), **CLOSE)
+    np.testing.assert_allclose(_samples_first(ours), norm(theirs_in).detach(), **CLOSE)
     assert same is statistics
 
 

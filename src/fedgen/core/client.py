@@ -46,13 +46,7 @@ def train_client(
     Drawing with replacement is the paper's `(x, y) ~ T_k`; it also gives a user with fewer samples than
     a batch full batches.
     """
-    drawn = jax.random.randint(
-        stream(seed, "batches", round, user),
-        (federation.local_steps, federation.batch_size),
-        0,
-        shard.size,
-    )
-    rows = shard.rows[shard.offset + drawn]  # [step, batch]
+    rows = draw_rows(federation, shard, round, user, seed)
     local = stream(seed, "local", round, user)
 
     def loss(params: Tree, memo: Tree, item: tuple[Array, Array]) -> tuple[Array, Tree]:
@@ -68,6 +62,13 @@ def train_client(
     )
     upload, client = algorithm.local_finish(params, memo, broadcast, client, shard.size)
     return Trained(upload, client, jnp.mean(losses))
+
+
+def draw_rows(federation: Federation, shard: Shard, round: Array, user: Array, seed: Array) -> Array:
+    """The rows of a user's mini-batches in a round, [step, batch]."""
+    shape = (federation.local_steps, federation.batch_size)
+    drawn = jax.random.randint(stream(seed, "batches", round, user), shape, 0, shard.size)
+    return shard.rows[shard.offset + drawn]
 
 
 def sgd(federation: Federation, round: Array) -> optax.GradientTransformation:

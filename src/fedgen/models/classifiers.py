@@ -50,7 +50,7 @@ def cnn(
         return Params(extractor, layers.linear_init(keys[-1], latent, classes)), statistics
 
     def extract(params: Tree, statistics: Tree, x: Array, train: bool) -> tuple[Array, Tree]:
-        h = x.reshape(-1, *sample[:2], inputs).transpose(3, 0, 1, 2)
+        h = x.reshape(-1, *sample[:2], inputs).transpose(3, 1, 2, 0)  # samples innermost, see layers
         updated = {}
         for i in range(len(widths)):
             name = f"norm{i}"
@@ -59,8 +59,7 @@ def cnn(
             h = jax.nn.relu(h)
             if pooling:
                 h = layers.max_pool(h)
-        flat = h.transpose(1, 0, 2, 3).reshape(h.shape[1], -1)
-        return layers.linear(params["linear"], flat), updated
+        return layers.linear(params["linear"], h.reshape(-1, h.shape[-1]).T), updated
 
     return Model(init, extract, layers.linear)
 

@@ -1,0 +1,1 @@
+"""Measurements of the simulator beside its peers, on one machine and in one run."""

@@ -1,0 +1,110 @@
+"""A peer in a process of its own, and measurements of our own command as a whole."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedgen.errors import FedgenError
+
+# Not as `-m`: what a peer sends to processes of its own must be importable there, and `__main__` is not.
+_START = "import sys; from fedgen.bench.peers.{} import main; main(*sys.argv[1:])"
+PATIENCE = 120.0  # seconds a peer may take to start, or for a few rounds
+
+
+class Peer:
+    """One of `fedgen.bench.peers`, driven by its protocol."""
+
+    def __init__(self, module: str, *arguments: str, rounds: int = 1) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the peer is)
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START.format(module), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, **quiet, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"},
+        )
+        self._rounds = rounds
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(timeout=15)
+        except (subprocess.TimeoutExpired, OSError):
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+    def play(self, rounds: int) -> dict[str, list[float]]:
+        """The seconds and losses of the next rounds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(f"{rounds}\n".encode())
+            self._process.stdin.flush()
+        except OSError:
+            raise self._failure() from None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failure()
+        answer: dict[str, list[float]] = json.loads(line)
+        return answer
+
+    def round(self) -> float:
+        """Seconds of a round."""
+        seconds = self.play(self._rounds)["seconds"]
+        return sum(seconds) / len(seconds)
+
+    def _failure(self) -> FedgenError:
+        self._process.wait(timeout=PATIENCE)
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return FedgenError(f"it ended early: {lines[-1] if lines else self._process.returncode}")
+
+
+def missing(*modules: str) -> str | None:
+    """Which of these modules is not installed."""
+    return next((name for name in modules if find_spec(name) is None), None)
+
+
+def command(arguments: Sequence[str], folder: Path, cache: Path) -> dict[str, Any]:
+    """Run `fedgen run` once: seconds until its first record and to its end, and its peak memory in bytes."""
+    start = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedgen", "run", *arguments, "--out", str(folder)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )
+    metrics, first = folder / "metrics.jsonl", None
+    while first is None and process.poll() is None:
+        if metrics.exists() and metrics.stat().st_size > 0:
+            first = time.monotonic() - start
+        time.sleep(0.02)
+    assert process.stderr is not None
+    said = process.stderr.read().decode(errors="replace")
+    peak = _wait(process)
+    if process.returncode or first is None:
+        raise FedgenError(f"fedgen run ended with {process.returncode}: {said.strip()[-200:]}")
+    return {"first_round": first, "total": time.monotonic() - start, "peak_bytes": peak}
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int | None:
+    """Wait for the end; the peak of the resident memory where the system tells it."""
+    if process.returncode is not None or not hasattr(os, "wait4"):
+        process.wait()
+        return None
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

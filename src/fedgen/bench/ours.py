@@ -1,0 +1,98 @@
+"""Our side of the comparison: rounds and evaluations of the engine, and the workload that the peers get."""
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedgen.bench.peers.workload import Workload
+from fedgen.config import resolve
+from fedgen.core.client import Shard, draw_rows
+from fedgen.data.dataset import Dataset
+from fedgen.simulate.engine import draw_cohort
+from fedgen.simulate.setup import Setup, prepare
+
+
+class Ours:
+    """An algorithm in our engine, ready to be timed; its state goes on from call to call."""
+
+    def __init__(self, setup: Setup, algorithm: str, seeds: tuple[int, ...] = (0,), *, rounds: int = 3) -> None:
+        batched = len(seeds) > 1 or jax.default_backend() != "cpu"
+        self._inputs = setup.inputs(algorithm, seeds)
+        start = time.perf_counter()
+        self._program = setup.program(algorithm, self._inputs, batched)
+        self.seconds_compile = time.perf_counter() - start
+        self._state = self._program.init(self._inputs)
+        self._round, self._rounds = 0, rounds
+
+    def losses(self, rounds: int) -> list[float]:
+        """The mean training loss of the next rounds."""
+        return [self._advance(1) for _ in range(rounds)]
+
+    def round(self) -> float:
+        """Seconds of a round, over a few of them."""
+        start = time.perf_counter()
+        self._advance(self._rounds)
+        return (time.perf_counter() - start) / self._rounds
+
+    def evaluation(self) -> float:
+        """Seconds of an evaluation on the test set."""
+        start = time.perf_counter()
+        jax.block_until_ready(self._program.evaluate(self._inputs, self._state))
+        return time.perf_counter() - start
+
+    def _advance(self, rounds: int) -> float:
+        self._state = self._program.advance(self._inputs, self._state, self._round, self._round + rounds)
+        self._round += rounds
+        return float(np.asarray(self._state.loss)[0])  # waits for the result
+
+
+def set_up(algorithm: str, dataset: Dataset | None = None, **settings: Any) -> Setup:
+    """The paper's settings for MNIST, or others."""
+    layer = {"algorithms": [algorithm], **{key.replace("__", "."): value for key, value in settings.items()}}
+    if dataset is not None:
+        layer["dataset"] = dataset.name
+    return prepare(resolve(layer, own=() if dataset is None else ("dataset",)), dataset)
+
+
+def workload_of(setup: Setup, rounds: int) -> Workload:
+    """The draws that our engine makes in the first rounds of seed 0, and its first model in PyTorch's shapes."""
+    inputs = jax.tree.map(lambda a: a[0], setup.inputs("fedavg", (0,)))
+    data, federation = setup.data, setup.federation
+
+    @jax.jit
+    def rows_of(round: jax.Array, user: jax.Array) -> jax.Array:
+        shard = Shard(data.x, data.y, inputs.rows, inputs.offset[user], inputs.size[user])
+        return draw_rows(federation, shard, round, user, inputs.key)
+
+    rows = []
+    for round in range(rounds):
+        cohort = draw_cohort(inputs.key, jnp.int32(round), setup.config.users, setup.config.active)
+        rows.append([np.asarray(rows_of(jnp.int32(round), user)) for user in cohort])
+    server = setup.program("fedavg", setup.inputs("fedavg", (0,)), False).init(setup.inputs("fedavg", (0,))).server
+    params, statistics = jax.tree.map(lambda a: np.asarray(a[0]), (server.params, server.statistics))
+    model: dict[str, np.ndarray] = {}
+    for layer, (number, inputs_, outputs) in enumerate(((0, 1, 6), (3, 6, 16))):
+        conv, norm = params.extractor[f"conv{layer}"], params.extractor[f"norm{layer}"]
+        running = statistics[f"norm{layer}"]
+        model |= {
+            f"{number}.weight": conv["weight"].reshape(outputs, 3, 3, inputs_).transpose(0, 3, 1, 2),
+            f"{number}.bias": conv["bias"],
+            f"{number + 1}.weight": norm["scale"],
+            f"{number + 1}.bias": norm["shift"],
+            f"{number + 1}.running_mean": running["mean"],
+            f"{number + 1}.running_var": running["variance"],
+            f"{number + 1}.num_batches_tracked": np.array(0),
+        }
+    for number, linear in ((7, params.extractor["linear"]), (8, params.predictor)):
+        model |= {f"{number}.weight": linear["weight"].T, f"{number}.bias": linear["bias"]}
+    contiguous = {name: np.ascontiguousarray(value) for name, value in model.items()}
+    return Workload(
+        np.asarray(data.x),
+        np.asarray(data.y).astype(np.int64),
+        np.array(rows, np.int64),
+        np.array(setup.config.lr),
+        contiguous,
+    )

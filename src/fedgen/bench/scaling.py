@@ -1,0 +1,93 @@
+"""How the time of a round grows: with users, cohort, runs at once, local steps and the size of the images."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fedgen.bench.ours import Ours, set_up
+from fedgen.bench.timing import Timing, exponent
+from fedgen.data.dataset import Dataset, from_arrays
+
+Point = tuple[int, Callable[[], Ours]]
+
+
+def users(quick: bool) -> Iterator[Point]:
+    """Users 20 to 10,000, of whom 10 are active."""
+    for n in (20, 1000) if quick else (20, 100, 1000, 10_000):
+        yield n, lambda n=n: Ours(set_up("fedavg", users=n, partition="iid"), "fedavg")  # type: ignore[misc]
+
+
+def cohort(quick: bool) -> Iterator[Point]:
+    """Active users 10 to 1,000, of 1,000."""
+    for n in (10, 40) if quick else (10, 32, 100, 320, 1000):
+        rounds = 3 if n <= 32 else 1
+        yield (
+            n,
+            lambda n=n, rounds=rounds: Ours(  # type: ignore[misc]
+                set_up("fedavg", users=1000, active=n, partition="iid"), "fedavg", rounds=rounds
+            ),
+        )
+
+
+def runs(quick: bool) -> Iterator[Point]:
+    """Runs at once, 1 to 32, each with 10 active users; seconds of one round of all of them."""
+    for n in (1, 4) if quick else (1, 2, 4, 8, 16, 32):
+        yield (
+            n,
+            lambda n=n: Ours(  # type: ignore[misc]
+                set_up("fedavg", seeds=n), "fedavg", tuple(range(n)), rounds=3 if n <= 4 else 1
+            ),
+        )
+
+
+def steps(quick: bool) -> Iterator[Point]:
+    """Local steps 20 to 200."""
+    for n in (20, 40) if quick else (20, 50, 100, 200):
+        yield n, lambda n=n: Ours(set_up("fedavg", local_steps=n), "fedavg", rounds=3 if n <= 50 else 1)  # type: ignore[misc]
+
+
+def images(quick: bool) -> Iterator[Point]:
+    """Images 14x14 to 112x112 (their pixels), the same network but for its last layer."""
+    for side in (14, 28) if quick else (14, 28, 56, 112):
+        yield (
+            side * side,
+            lambda side=side: Ours(  # type: ignore[misc]
+                set_up("fedavg", _noise(side), model__channels=[6, 16], model__pool=False), "fedavg", rounds=1
+            ),
+        )
+
+
+def _noise(side: int) -> Dataset:
+    """Images of noise: only their size matters here."""
+    rng = np.random.default_rng(0)
+    samples, tests = 4000, 100
+    x = rng.integers(0, 256, (samples + tests, side, side, 1), dtype=np.uint8)
+    y = np.arange(samples + tests) % 10
+    return from_arrays(x[:samples], y[:samples], x[samples:], y[samples:], name="noise")
+
+
+CURVES: dict[str, Callable[[bool], Iterator[Point]]] = {
+    "users": users,
+    "cohort": cohort,
+    "runs": runs,
+    "steps": steps,
+    "images": images,
+}
+
+
+def curve(name: str, quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Seconds of a FedAvg round over the sizes, and the fitted exponent."""
+    sizes, timings = [], []
+    for size, start in CURVES[name](quick):
+        say(f"{name} {size}")
+        contender = start()
+        contender.round()  # warm-up
+        sizes.append(float(size))
+        timings.append(Timing.of([contender.round() for _ in range(2 if quick else 5)]))
+    return {
+        "title": (CURVES[name].__doc__ or "").splitlines()[0].rstrip("."),
+        "size": sizes,
+        "timing": timings,
+        "exponent": exponent(sizes, [timing.seconds for timing in timings]),
+    }

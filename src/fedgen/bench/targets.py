@@ -1,0 +1,69 @@
+"""What the project asks of itself, held against what was measured. Ratios, so that any machine can check them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+Found = Mapping[str, Any]
+
+
+class Target(NamedTuple):
+    """A bound on a measured value."""
+
+    what: str
+    value: Callable[[Found], float]
+    bound: float
+    at_most: bool
+    unit: str
+
+
+def _over(found: Found, a: str, b: str) -> float:
+    return found["rounds"][a]["seconds"] / found["rounds"][b]["seconds"]
+
+
+def _whole_run(found: Found) -> float:
+    whole = found["seeds"]["whole_run"]
+    if whole["rounds"] != 200:
+        raise KeyError("a shorter run")
+    return float(whole["seconds"])
+
+
+def _throughput(found: Found, runs: int) -> float:
+    """How many times more rounds of runs are done per second when so many run at once."""
+    curve = found["scaling"]["runs"]
+    seconds = {size: timing["seconds"] for size, timing in zip(curve["size"], curve["timing"], strict=True)}
+    return runs * seconds[1.0] / seconds[float(runs)]
+
+
+CPU = [
+    Target("a FedAvg round / its roofline", lambda f: 1 / f["ratios"]["roofline"], 4, True, "×"),
+    Target("PyTorch loop / FedAvg round", lambda f: f["ratios"]["pytorch"], 5, False, "×"),
+    Target("PyTorch in 2 processes / FedAvg round", lambda f: f["ratios"]["pytorch-2-processes"], 2.5, False, "×"),
+    Target("Flower's simulation / FedAvg round", lambda f: f["ratios"]["flower"], 5, False, "×"),
+    Target("pfl / FedAvg round", lambda f: f["ratios"]["pfl"], 5, False, "×"),
+    Target("FedGen round / FedAvg round", lambda f: _over(f, "fedgen", "fedavg"), 1.5, True, "×"),
+    Target("evaluation / FedAvg round", lambda f: _over(f, "evaluation", "fedavg"), 0.5, True, "×"),
+    Target("peak memory of a default run", lambda f: f["memory_mb"], 800, True, "MB"),
+    Target("second start to its first round", lambda f: f["start"]["cached"], 10, True, "s"),
+]
+GPU = [
+    Target("FedAvg round, 3 seeds", lambda f: 1e3 * f["seeds"]["rounds"]["fedavg"]["seconds"], 4, True, "ms"),
+    Target("FedGen round, 3 seeds", lambda f: 1e3 * f["seeds"]["rounds"]["fedgen"]["seconds"], 7, True, "ms"),
+    Target("200 rounds of FedGen, 3 seeds", _whole_run, 4, True, "s"),
+    Target("throughput of 32 runs / of one", lambda f: _throughput(f, 32), 8, False, "×"),
+]
+
+
+def targets(found: Found, platform: str) -> list[dict[str, Any]]:
+    """The targets of this kind of device for which there are measurements."""
+    rows = []
+    for target in CPU if platform == "cpu" else GPU:
+        try:
+            value = target.value(found)
+        except KeyError:  # not measured this time
+            continue
+        met = value <= target.bound if target.at_most else value >= target.bound
+        sign = "≤" if target.at_most else "≥"
+        rows.append(
+            {"what": target.what, "value": value, "target": f"{sign} {target.bound:g} {target.unit}", "met": met}
+        )
+    return rows

@@ -1,0 +1,45 @@
+"""Taking times: contenders take turns, and each one's median is given with its spread."""
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Timing(NamedTuple):
+    """Seconds: the median of the repeats, and their range."""
+
+    seconds: float
+    low: float
+    high: float
+    repeats: int
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> "Timing":
+        """From the single measurements."""
+        return cls(statistics.median(seconds), min(seconds), max(seconds), len(seconds))
+
+
+def take_turns(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """The seconds of each contender, measured `repeats` times in turn, so that all meet the same machine."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, measure in contenders.items():
+            seconds[name].append(measure())
+    return seconds
+
+
+def exponent(sizes: list[float], seconds: list[float]) -> float:
+    """The slope of log(seconds) over log(size), by least squares: 1 is linear, 0 does not depend on the size."""
+    slope, _ = np.polyfit(np.log(sizes), np.log(seconds), 1)
+    return float(slope)
+
+
+def as_json(value: Any) -> Any:
+    """Timings as objects with names, also inside dictionaries and lists."""
+    if isinstance(value, Timing):
+        return value._asdict()
+    if isinstance(value, Mapping):
+        return {key: as_json(entry) for key, entry in value.items()}
+    return [as_json(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,116 @@
+"""The benchmark's arithmetic, its resilience and its honesty: peers must reach our losses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedgen.bench import suite
+from fedgen.bench.child import Peer
+from fedgen.bench.machine import cnn_round_flops
+from fedgen.bench.ours import Ours, set_up, workload_of
+from fedgen.bench.peers.workload import write_workload
+from fedgen.bench.show import picture, tables
+from fedgen.bench.targets import targets
+from fedgen.bench.timing import Timing, as_json, exponent, take_turns
+from fedgen.cli import app
+from fedgen.errors import FedgenError
+
+
+def test_exponents_of_known_laws() -> None:
+    sizes = [10.0, 100.0, 1000.0]
+    assert exponent(sizes, [3 * n**1.5 for n in sizes]) == pytest.approx(1.5)
+    assert exponent(sizes, [2.0, 2.0, 2.0]) == pytest.approx(0, abs=1e-12)
+
+
+def test_contenders_take_turns() -> None:
+    order: list[str] = []
+
+    def contender(name: str, seconds: float) -> Any:
+        return lambda: (order.append(name), seconds)[1]
+
+    found = take_turns({"a": contender("a", 1.0), "b": contender("b", 2.0)}, 3)
+    assert order == ["a", "b"] * 3
+    assert Timing.of(found["b"]) == (2.0, 2.0, 2.0, 3)
+    assert as_json({"x": [Timing(1.0, 0.5, 2.0, 3)]}) == {
+        "x": [{"seconds": 1.0, "low": 0.5, "high": 2.0, "repeats": 3}]
+    }
+
+
+def test_the_roofline_counts_what_training_needs() -> None:
+    """By hand, multiply-adds of one sample: 14*14*9*6 + 7*7*54*16 + 784*32 + 32*10 forward."""
+    first, rest = 10_584, 42_336 + 25_088 + 320
+    # the weights' gradients cost the same again; the inputs' too, but for the first layer
+    assert cnn_round_flops(28, (6, 16), 32, 10, samples=1) == 2 * (2 * first + 3 * rest)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_the_pytorch_loop_reaches_our_losses(processes: str, tmp_path: Path) -> None:
+    """PyTorch's own layers and optimiser on the draws of our engine: the same numbers, in one process or two."""
+    setup = set_up("fedavg", active=3, local_steps=4)
+    ours = Ours(setup, "fedavg").losses(3)
+    write_workload(tmp_path / "workload.npz", workload_of(setup, 3))
+    peer = Peer("torch_loop", str(tmp_path / "workload.npz"), processes)
+    try:
+        theirs = peer.play(2)["losses"] + peer.play(1)["losses"]
+    finally:
+        peer.close()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    assert ours[0] > ours[2]
+
+
+def test_a_peer_that_dies_says_why(tmp_path: Path) -> None:
+    peer = Peer("torch_loop", str(tmp_path / "absent.npz"), "1")
+    with pytest.raises(FedgenError, match=r"ended early: .*absent\.npz"):
+        peer.play(1)
+    peer.close()
+
+
+def test_a_part_that_fails_says_so_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(bench: suite.Bench) -> None:
+        raise ValueError("no such thing")
+
+    def fine(bench: suite.Bench) -> None:
+        bench.found["memory_mb"] = 900.0
+
+    monkeypatch.setattr(suite, "PARTS", {"broken": broken, "fine": fine})
+    report = suite.run_bench(["broken", "fine"], True, lambda line: None)
+    assert report["absent"] == {"broken": "failed: ValueError: no such thing"}
+    assert report["memory_mb"] == 900
+    assert [(row["what"], row["met"]) for row in report["targets"]] == [("peak memory of a default run", False)]
+    json.dumps(report)
+
+
+def _timing(seconds: float) -> dict[str, float]:
+    return Timing(seconds, seconds, seconds, 1)._asdict()
+
+
+def test_tables_and_picture(tmp_path: Path) -> None:
+    found = {
+        "rounds": {"fedavg": _timing(0.06), "fedgen": _timing(0.08), "evaluation": _timing(0.04), "pfl": _timing(0.3)},
+        "ratios": {"roofline": 0.25, "pfl": 5.0},
+        "roofline": {"peak_gflops": 190.0, "seconds": 0.015},
+        "scaling": {
+            "runs": {"title": "Runs", "size": [1.0, 32.0], "timing": [_timing(1.0), _timing(4.0)], "exponent": 0.4}
+        },
+    }
+    rows = targets(found, "cpu")
+    assert {row["what"]: row["met"] for row in rows} == {
+        "a FedAvg round / its roofline": True,
+        "pfl / FedAvg round": True,
+        "FedGen round / FedAvg round": True,
+        "evaluation / FedAvg round": False,
+    }
+    assert [(row["value"], row["met"]) for row in targets(found, "gpu")] == [(8.0, True)]
+    report = {**suite.run_bench([], True, lambda line: None), **found, "targets": rows}
+    assert [table.row_count for table in tables(report)] == [5, 1, 4]
+    assert [path.name for path in picture(report, tmp_path / "bench.png")] == ["bench.png", "bench.svg"]
+
+
+def test_an_unknown_part_is_refused() -> None:
+    result = CliRunner().invoke(app, ["bench", "--only", "rouns"])
+    assert isinstance(result.exception, FedgenError)
+    assert "rounds" in str(result.exception)
