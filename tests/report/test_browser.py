@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedgen.report.page import write_report
-from reproduction_folder import reproduce
+from reproduction_folder import prototype_table, reproduce
 from run_folders import records_of, run_folder, summary_of
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -241,5 +241,21 @@ def test_a_reproduction_has_views_of_its_table_and_published_points(browser: Any
     assert figure.locator("circle[data-published]").count() == len(printed) == 28
     marks = figure.locator("svg[role=img] text").all_text_contents()
     assert {"0.05", "0.1", "1", "10"} <= set(marks)
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def test_the_prototypes_panels_say_what_is_predicted_where(browser: Any, tmp_path: Path) -> None:
+    prototype_table(tmp_path / "results")
+    write_report([tmp_path / "results"], tmp_path / "report.html")
+    opened = Opened(browser, tmp_path / "report.html", viewport={"width": 1000, "height": 2000})
+    panels = opened.page.locator("rect[data-panel]")
+    assert panels.count() == 7
+    box = panels.first.bounding_box()
+    tip = opened.page.locator("figure .tip")
+    # Rows are from the bottom: "01" below, "00" above.
+    for right, down, label in ((0.25, 0.75, 1), (0.75, 0.75, 2), (0.75, 0.25, 1)):
+        opened.page.mouse.move(box["x"] + right * box["width"], box["y"] + down * box["height"])
+        assert tip.inner_text() == f"User 1\nlabel {label} is predicted here"
     assert opened.complaints == []
     opened.context.close()
