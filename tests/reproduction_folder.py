@@ -89,5 +89,6 @@ def prototype_result() -> dict[str, Any]:
 def prototype_table(folder: Path) -> None:
     """The file of a prototype with made-up results."""
     head = {"format": FORMAT, "experiment": "prototype", "title": "The prototype", "about": "In the plane."}
-    rest = {"preset": "paper", "quick": False, "versions": [__version__], "notes": []}
-    Store(folder).write_table({**head, **rest, "prototype": prototype_result()})
+    result = prototype_result()
+    rest = {"preset": "paper", "quick": False, "versions": [__version__], "notes": ["A caveat.", *result["notes"]]}
+    Store(folder).write_table({**head, **rest, "prototype": result})

@@ -103,6 +103,8 @@ def test_numbers_are_those_of_the_files(opened: Opened, folders: list[Path]) -> 
     bubbles = opened.page.locator("figure").nth(1).locator("circle").all()
     counts = [tuple(int(b.get_attribute(f"data-{k}")) for k in ("user", "label", "count")) for b in bubbles]
     assert counts == [(0, 0, 5), (1, 1, 7), (2, 0, 3), (2, 1, 3), (3, 0, 1), (3, 1, 120)]
+    radius = [float(bubble.get_attribute("r")) for bubble in bubbles]
+    assert (radius[5] / radius[1]) ** 2 == pytest.approx(120 / 7, rel=0.01), "the area is the number of samples"
 
 
 def test_hovering_reads_the_mean_of_the_evaluations(opened: Opened, folders: list[Path]) -> None:

@@ -172,6 +172,8 @@ def test_the_prototype_has_its_table_and_panels(tmp_path: Path) -> None:
     assert (before[1].text, before[1].sort, before[1].beside) == ("80.0", 80.0, "±1.0")
     assert before[1].below[0].text == "published 97.1"
     assert (after[1].text, after[1].below) == ("85.0", [])
+    assert section.notices == ["A caveat."]
+    assert section.notes == ["The `control` is ours."]
     groups = section.charts[0].data["groups"]
     assert [len(group["panels"]) for group in groups] == [1, 1, 2, 3]
     assert groups[3]["panels"][2]["extent"] == [-8.0, 8.0, -8.0, 8.0], "what lies far out is shown from further away"

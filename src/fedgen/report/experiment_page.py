@@ -104,7 +104,8 @@ def _notices(table: Experiment) -> list[str]:
             notices.append(f"Computed {what}: {', '.join(map(str, table[key]))}.")
     if "labels" in table and not table["labels"]:
         notices.append("There are no rows in this file.")
-    return [*notices, *table["notes"]]
+    explained = table.get("prototype", {}).get("notes", ())  # below its figures
+    return [*notices, *(note for note in table["notes"] if note not in explained)]
 
 
 # ---- tables ----
