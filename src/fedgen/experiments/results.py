@@ -5,7 +5,7 @@ all that a table or figure shows, so that reports need nothing else; `.quick` in
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,12 @@ class Store:
         path = self.folder / f"{table_name(table['experiment'], table['preset'], table['quick'])}.json"
         write_whole(path, (json.dumps(table, indent=1, allow_nan=False) + "\n").encode())
         return path
+
+    def table(self, experiment: str, preset: str, quick: bool) -> Table | None:
+        """An experiment's table, if this version can read it."""
+        path = self.folder / f"{table_name(experiment, preset, quick)}.json"
+        table = read_json(path) if path.exists() else None
+        return table if table and table.get("format") == FORMAT else None
 
     def tables(self) -> list[Table]:
         """All experiments' tables that are there."""
@@ -154,7 +160,7 @@ def assemble(
         "preset": preset,
         "quick": quick,
         "metric": experiment.metric,
-        "metric_label": METRICS[experiment.metric],
+        "metric_label": METRICS[experiment.metric].replace("the full test set", _scored_on(configs.values())),
         "baseline": experiment.baseline,
         "notes": [*experiment.notes, *_notes(present)],
         "versions": sorted({cell["version"] for cell in present}),
@@ -163,9 +169,15 @@ def assemble(
         "rounds": sorted({cell["config"]["rounds"] for cell in present}),
         "rows": [{"name": row.name, "label": row.label, "target": row.target, "x": row.x} for row in experiment.rows],
         "columns": [{"name": c.name, "label": c.label, "algorithm": c.algorithm} for c in experiment.columns],
+        "times": {column: _rounded(list(ratios)) for column, ratios in (times or {}).items()},
         "cells": entries,
         "figures": [_figure(experiment, figure, entries, got) for figure in experiment.figures],
     }
+
+
+def _scored_on(configs: Iterable[RunConfig]) -> str:
+    validation = any(config.evaluate_on == "validation" for config in configs)
+    return "held-out training images" if validation else "the full test set"
 
 
 def _entry(experiment: Experiment, row: Row, column: Column, cell: Cell, against: Cell | None) -> dict[str, Any]:

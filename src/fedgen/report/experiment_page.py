@@ -15,7 +15,7 @@ from fedgen.report.curves import spread
 from fedgen.report.parts import Cell, Chart, Column, Section, Source, Table, difference, number
 from fedgen.report.prototype_page import prototype_parts
 from fedgen.report.published import PUBLISHED
-from fedgen.report.styles import Style, style_of
+from fedgen.report.styles import styles_of
 from fedgen.version import __version__
 
 Entry = Mapping[str, Any]  # of one row and column
@@ -142,7 +142,7 @@ def _views(table: Experiment) -> list[Table]:
 
 
 def _grid(table: Experiment, caption: str, cell: Callable[[Entry], Cell], note: str) -> Table:
-    styles = _styles(table)
+    styles = styles_of(table["columns"])
     if len(table["columns"]) <= _MOST_COLUMNS:
         columns = [Column("setting", number=False), *(Column(c["label"]) for c in table["columns"])]
         rows = [
@@ -221,16 +221,6 @@ def _published_ratios(table: Experiment) -> Callable[[Entry], Mapping[str, Any] 
 # ---- figures ----
 
 
-def _styles(table: Experiment) -> dict[str, Style]:
-    """Columns of one algorithm are its variants."""
-    seen: Counter[str] = Counter()
-    styles = {}
-    for column in table["columns"]:
-        styles[column["name"]] = style_of(column["algorithm"], seen[column["algorithm"]])
-        seen[column["algorithm"]] += 1
-    return styles
-
-
 def _figures(table: Experiment, cells: Mapping[str, Any], name: str) -> list[Chart]:
     charts = [_over_rows(table, figure, name) for figure in table["figures"] if figure["kind"] == "lines"]
     curves = _learning_curves(table, cells, name) if cells else _stored_curves(table, name)
@@ -238,7 +228,7 @@ def _figures(table: Experiment, cells: Mapping[str, Any], name: str) -> list[Cha
 
 
 def _over_rows(table: Experiment, figure: Mapping[str, Any], name: str) -> Chart:
-    styles = _styles(table)
+    styles = styles_of(table["columns"])
     curves = [
         series(
             one["label"],
@@ -287,7 +277,7 @@ def _stored_curves(table: Experiment, name: str) -> list[Chart]:
 def _curve_chart(
     table: Experiment, points: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str], name: str
 ) -> list[Chart]:
-    styles = _styles(table)
+    styles = styles_of(table["columns"])
     curves = [series(c["label"], styles[c["name"]], points[c["name"]], scale={"round": 1}) for c in table["columns"]]
     drawn = {key for one in curves for key in one["points"]}
     y = {key: {"title": title, "axis": "test accuracy, %"} for key, title in titles.items() if key in drawn}

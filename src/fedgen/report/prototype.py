@@ -19,7 +19,7 @@ _TINT = 0.3  # share of the colour in a region, the rest is white
 _INK, _QUIET = "#222222", "#6B6B6B"
 
 
-def prototype_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
+def prototype_figure(result: Mapping[str, Any], folder: Path, name: str = "prototype") -> list[Path]:
     """The experiment's picture as PNG and SVG: the models above, the generator below, the accuracies beside."""
     pictures = result["pictures"]
     extent, users, regions, accuracy = (pictures[key] for key in ("extent", "users", "regions", "accuracy"))
@@ -31,12 +31,12 @@ def prototype_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
             axes = figure.add_subplot(cells[row, user])
             _draw(axes, regions[when][user], extent, users[user])
             _name(axes, f"User {user + 1} {when}: {accuracy[when][user]:.1f} %", _lacking(held))
-    for row, (name, title, subtitle) in enumerate(
+    for row, (model, title, subtitle) in enumerate(
         (("average", "Average", "of the users' models before"), ("oracle", "Oracle", "trained on all users' data"))
     ):
         axes = figure.add_subplot(cells[row, 3])
-        _draw(axes, regions[name][0], extent, all_points)
-        _name(axes, f"{title}: {accuracy[name]:.1f} %", subtitle)
+        _draw(axes, regions[model][0], extent, all_points)
+        _name(axes, f"{title}: {accuracy[model]:.1f} %", subtitle)
     for column, stage in enumerate(pictures["samples"]):
         axes = figure.add_subplot(cells[2, column])
         beyond = column == cells.ncols - 1  # later than the paper shows, and so far out that it takes a wider view
@@ -58,7 +58,7 @@ def prototype_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(LABEL_COLOURS), frameon=False
     )
     figure.suptitle(f"Distillation in the plane: users' decision regions, and what the generator learned ({shown})")
-    return save_figure(figure, folder, "prototype")
+    return save_figure(figure, folder, name)
 
 
 def _lacking(held: Sequence[int]) -> str:
