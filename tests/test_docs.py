@@ -8,7 +8,8 @@ import pytest
 from fedgen.algorithms import ALGORITHMS, options_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in WRITTEN if page.name != "results.md"]  # which a command makes, tested with that
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
