@@ -2,7 +2,7 @@
 
 The server trains it on the users' predictors (eq. 4 with the supplement's label weights); users train
 against its samples (eq. 5). Equation numbers are those of the ICML paper. The defaults are the paper's;
-the other values of the switches are what the authors' released code does (docs/algorithms.md).
+the other values of the switches are what the authors' released code does (docs/algorithms/fedgen.md).
 """
 
 from typing import Any, Literal, NamedTuple

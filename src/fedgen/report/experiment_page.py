@@ -13,6 +13,7 @@ from fedgen.experiments.spec import experiments
 from fedgen.report.charts import bubbles, lines, series
 from fedgen.report.curves import spread
 from fedgen.report.parts import Cell, Chart, Column, Section, Source, Table, difference, number
+from fedgen.report.prototype_page import prototype_parts
 from fedgen.report.published import PUBLISHED
 from fedgen.report.styles import styles_of
 from fedgen.version import __version__
@@ -59,17 +60,18 @@ def _section(table: Experiment, store: Store) -> Section:
         if panels:
             charts = [bubbles(name, "Who holds what", "A bubble's area is the number of samples.", panels)]
     elif "prototype" in table:
-        tables, charts = _prototype(table["prototype"], name)
+        tables, charts = prototype_parts(table["prototype"], name)
     quick = " · quick look" if table["quick"] else ""
     label = table.get("metric_label", "")
     lead = f"{table['about'].strip()}{' ' + label[0].upper() + label[1:] + '.' if label else ''}"
     return Section(
         name.replace(".", "-"),
-        f"{table['title'].replace('`', '')} · {table['preset']}{quick}",
+        f"{table['title']} · {table['preset']}{quick}",
         lead,
         notices=_notices(table),
         tables=tables,
         charts=charts,
+        notes=table.get("prototype", {}).get("notes", ()),
         sources=[_source(table, cells, store.folder / f"{name}.json")],
     )
 
@@ -80,7 +82,8 @@ def _section(table: Experiment, store: Store) -> Section:
 def _notices(table: Experiment) -> list[str]:
     notices = []
     if table["quick"]:
-        notices.append("A quick look, not a result: few rows, 10 rounds, one seed.")
+        how = ": few rows, 10 rounds, one seed" if "cells" in table else ""
+        notices.append(f"A quick look, not a result{how}.")
     entries = [(row, column, e) for row, es in table.get("cells", {}).items() for column, e in es.items()]
     states = Counter(e["status"] for *_, e in entries if e["status"] != "done")
     if states:
@@ -99,7 +102,10 @@ def _notices(table: Experiment) -> list[str]:
     for key, what in (("devices", "on different devices"), ("seeds", "with different numbers of seeds")):
         if len(table.get(key, ())) > 1:
             notices.append(f"Computed {what}: {', '.join(map(str, table[key]))}.")
-    return [*notices, *table["notes"]]
+    if "labels" in table and not table["labels"]:
+        notices.append("There are no rows in this file.")
+    explained = table.get("prototype", {}).get("notes", ())  # below its figures
+    return [*notices, *(note for note in table["notes"] if note not in explained)]
 
 
 # ---- tables ----
@@ -279,23 +285,6 @@ def _curve_chart(
         return []
     caption = "The line is the mean over seeds, the band their range. Full test set."
     return [lines(f"{name}.curves", "Learning curves", caption, curves, x={"round": "round"}, y=y)]
-
-
-# ---- the prototype ----
-
-
-def _prototype(result: Mapping[str, Any], name: str) -> tuple[list[Table], list[Chart]]:
-    titles, rows = result["table"]["titles"], result["table"]["rows"]
-    columns = [Column(title, number=i > 0) for i, title in enumerate(titles)]
-    table = Table("", columns, [[Cell(text, _sort_key(text)) for text in row] for row in rows])
-    return [table], []
-
-
-def _sort_key(text: str) -> float | str:
-    try:
-        return float(text.split()[0])
-    except (ValueError, IndexError):
-        return text
 
 
 # ---- where it comes from ----

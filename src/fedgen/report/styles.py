@@ -7,6 +7,8 @@ from typing import Any
 # Dark enough, or bright enough, to be read on white and on near-black paper, also with impaired colour vision.
 LIGHT = ("#0b62a8", "#b5540a", "#00795c", "#8a4bb0", "#7a6a00", "#c2337a", "#d3202b", "#4d5661")
 DARK = ("#6cb6ff", "#f0a35e", "#4fd1ac", "#c99cf0", "#d9c64a", "#ff8ec0", "#ff7b72", "#aeb7c2")
+# Of labels in the plane (Paul Tol's "bright"); markers say the same again.
+LABEL_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377")
 DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3))  # lengths of strokes and gaps in turn
 
 Style = tuple[int, int]  # which colour, which dash
