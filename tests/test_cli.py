@@ -30,7 +30,8 @@ def test_run_leaves_a_complete_folder_and_shows_the_table(
 ) -> None:
     out = tmp_path / "run"
     assert _fedgen(monkeypatch, "run", *TINY, "--algorithm", "fedavg", "--out", out) == 0
-    for name in ("config.toml", "metrics.jsonl", "summary.json", "checkpoint.safetensors", "curves.png", "curves.svg"):
+    written = ("config.toml", "metrics.jsonl", "summary.json", "labels.json", "report.html", "curves.png", "curves.svg")
+    for name in (*written, "checkpoint.safetensors"):
         assert (out / name).stat().st_size > 0, name
     shown = capsys.readouterr().out
     summary = json.loads((out / "summary.json").read_text())

@@ -18,7 +18,7 @@ ORDER = [
     {"report"},
     {"bench"},
     {"library"},
-    {"cli", "cli_bench", "cli_data", "cli_reproduce"},
+    {"cli", "cli_bench", "cli_data", "cli_report", "cli_reproduce"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 

@@ -4,6 +4,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -19,6 +20,7 @@ from fedgen.algorithms import ALGORITHMS
 from fedgen.algorithms.registry import summary_of
 from fedgen.cli_bench import bench
 from fedgen.cli_data import app as data_app
+from fedgen.cli_report import report
 from fedgen.cli_reproduce import reproduce
 from fedgen.config import parse_setting, read_toml, resolve
 from fedgen.data.partition import PARTITIONERS
@@ -27,6 +29,7 @@ from fedgen.errors import FedgenError
 from fedgen.models import MODELS
 from fedgen.presets import DESCRIPTIONS
 from fedgen.report.figures import learning_curves
+from fedgen.report.page import write_report
 from fedgen.report.tables import comparison
 from fedgen.simulate.devices import use_machine_well
 from fedgen.simulate.folder import RunFolder
@@ -34,6 +37,7 @@ from fedgen.simulate.run import Interrupted
 from fedgen.simulate.run import run as simulate
 from fedgen.simulate.scores import headline
 from fedgen.simulate.setup import prepare
+from fedgen.simulate.tracking import Together, tracker
 from fedgen.simulate.watch import Watch
 
 app = typer.Typer(
@@ -44,6 +48,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.command()(bench)
+app.command()(report)
 app.command()(reproduce)
 console = Console(highlight=False)
 if not console.is_terminal:
@@ -85,12 +90,13 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/DATE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out after an interruption.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
+    track: Annotated[list[str] | None, typer.Option(help="Also write the evaluations to tensorboard or mlflow while running (pip install 'fedgen\\[tracking]').")] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 10.0,
 ) -> None:  # fmt: skip
     """Run algorithms on one dataset and compare them.
 
     Without options: FedGen and FedAvg on MNIST at the paper's settings. Results go to a run folder:
-    config.toml, metrics.jsonl, summary.json, curves.png and the trained models.
+    config.toml, metrics.jsonl, summary.json, report.html, curves.png and the trained models.
     """
     given: dict[str, Any] = {
         "algorithms": algorithm or None, "preset": preset, "dataset": dataset, "data_dir": data_dir, "model": model,
@@ -123,17 +129,23 @@ def run(
         out = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     use_machine_well()
     # Before the folder is made, so that a mistake leaves none, and before the display: decoding has its own bar.
+    trackers = [tracker(name, out, settings) for name in dict.fromkeys(track or ())]
     setup = prepare(settings)
     if not resume:
         folder = RunFolder.create(out, settings, force=force)
-    with _Display(settings.rounds, settings.seeds) as display:
+    with ExitStack() as stack:
+        for one in trackers:
+            stack.enter_context(one)
+        display = stack.enter_context(_Display(settings.rounds, settings.seeds))
+        watch = Together([display, *trackers])
         try:
-            summary = simulate(setup, folder=folder, watch=display, checkpoint_seconds=checkpoint_every)
+            summary = simulate(setup, folder=folder, watch=watch, checkpoint_seconds=checkpoint_every)
         except Interrupted:
             display.stop()
             errors.print(f"interrupted; continue with: fedgen run --resume --out {escape(shlex.quote(str(out)))}")
             raise typer.Exit(130) from None
     learning_curves(summary, out)
+    write_report([out], out / "report.html")
     for row in summary["results"]:
         if row["diverged_at"]:
             errors.print(
@@ -141,7 +153,11 @@ def run(
                 " its loss or model is no longer finite; try a smaller --lr"
             )
     console.print(comparison(summary, console))
-    console.print(f"Run folder: {escape(str(out))} (summary.json, metrics.jsonl, curves.png)")
+    for one in trackers:
+        if one.failure:
+            errors.print(f"[yellow]not all was tracked[/yellow]: {escape(one.failure)}")
+        console.print(f"Tracked: {escape(one.place)}", soft_wrap=True)
+    console.print(f"Run folder: {escape(str(out))} (report.html, summary.json, metrics.jsonl, curves.png)")
 
 
 @app.command("list")

@@ -1,8 +1,8 @@
 """Figures for a run folder, drawn without a screen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from fedgen.algorithms import options_of
 from fedgen.data.partition import PARTITIONERS
 from fedgen.files import replacing
+from fedgen.report.curves import spread
+from fedgen.report.styles import DASHES, LIGHT, Style, style_of
 
 
 def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -18,26 +20,44 @@ def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     for row in summary["results"]:
         if row["curve"]:
             curves.setdefault(row["algorithm"], []).append(row["curve"])
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    for algorithm, runs in curves.items():
-        shortest = min(len(run) for run in runs)  # a run that diverged has fewer evaluations
-        values = np.array([[value for _, value in run[:shortest]] for run in runs])
-        rounds = [round for round, _ in runs[0][:shortest]]
-        (line,) = axes.plot(rounds, values.mean(axis=0), label=f"{algorithm}  {values[:, -1].mean():.1f}")
-        if len(runs) > 1:
-            axes.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2)
     config = summary["config"]
     seeds = f"{config['seeds']} seeds" if config["seeds"] > 1 else f"seed {config['seed']}"
-    axes.set(
-        xlabel="round",
-        ylabel="test accuracy, %" if config["evaluate_on"] == "test" else "validation accuracy, %",
+    figure = line_figure(
+        [Line(name, spread(runs), style_of(name)) for name, runs in curves.items()],
+        x_title="round",
+        y_title="test accuracy, %" if config["evaluate_on"] == "test" else "validation accuracy, %",
         title=f"{heading(config)}, {seeds}",
     )
-    axes.grid(alpha=0.3)
-    if curves:
-        figure.legend(loc="outside right center", frameon=False, title="last evaluation")
     return save_figure(figure, folder, "curves")
+
+
+class Line(NamedTuple):
+    """A curve of a figure."""
+
+    name: str
+    points: Sequence[Sequence[float]]  # x, mean, lowest, highest
+    style: Style
+
+
+def line_figure(lines: Sequence[Line], *, x_title: str, y_title: str, title: str, markers: bool = False) -> Figure:
+    """Curves with the range they stand for, and beside them the last value of each."""
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    drawn = [line for line in lines if len(line.points)]
+    for line in drawn:
+        x, mean, low, high = np.array(line.points).T
+        colour, dash = LIGHT[line.style[0]], DASHES[line.style[1]]
+        marker = "o" if markers or len(x) == 1 else None
+        (curve,) = axes.plot(x, mean, label=f"{line.name}  {mean[-1]:.1f}", color=colour, marker=marker)
+        if dash:
+            curve.set_dashes(dash)
+        if np.any(low < high):
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.set(xlabel=x_title, ylabel=y_title, title=title)
+    axes.grid(alpha=0.3)
+    if drawn:
+        figure.legend(loc="outside right center", frameon=False, title="last value")
+    return figure
 
 
 def heading(config: Mapping[str, Any]) -> str:

@@ -2,9 +2,13 @@
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedgen.config import RunConfig, read_toml, resolve, to_toml
 from fedgen.core.contract import Tree
@@ -12,6 +16,8 @@ from fedgen.errors import FedgenError
 from fedgen.files import write_whole
 from fedgen.simulate.checkpoint import load_tree, read_about, save_tree
 from fedgen.simulate.scores import Record
+
+MOST_USERS = 1000  # whose label counts are kept: more could not be looked at, and would fill the disk
 
 
 class RunFolder:
@@ -23,6 +29,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoint_file = path / "checkpoint.safetensors"
         self.summary_file = path / "summary.json"
+        self.labels_file = path / "labels.json"
         self.models = path / "models"
 
     @classmethod
@@ -101,6 +108,12 @@ class RunFolder:
         """Write the server's final state: the trained model, and for FedGen the generator."""
         save_tree(self.models / f"{algorithm}-seed{seed}.safetensors", server, {"algorithm": algorithm, "seed": seed})
 
+    def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
+        """Write who holds how many samples of each label: by seed, counts [user, label]."""
+        first = {str(seed): labels[:MOST_USERS].tolist() for seed, labels in counts.items()}
+        users = max(len(labels) for labels in counts.values())
+        write_whole(self.labels_file, (json.dumps({"users": users, "counts": first}) + "\n").encode())
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary."""
         write_whole(self.summary_file, (json.dumps(summary, indent=1) + "\n").encode())
@@ -108,9 +121,12 @@ class RunFolder:
     def _clear(self) -> None:
         if not self.config_file.exists():
             raise FedgenError(f"{self.path} is not the folder of a run (no config.toml), so --force does not touch it")
-        own = [self.metrics_file, self.checkpoint_file, self.summary_file, *self.path.glob("curves.*")]
-        for file in (*own, *self.models.glob("*.safetensors"), self.config_file):
+        own = [self.metrics_file, self.checkpoint_file, self.summary_file, self.labels_file]
+        shown = [self.path / "report.html", *self.path.glob("curves.*")]
+        for file in (*own, *shown, *self.models.glob("*.safetensors"), self.config_file):
             file.unlink(missing_ok=True)
+        for tracked in ("tensorboard", "mlflow"):
+            shutil.rmtree(self.path / tracked, ignore_errors=True)
 
 
 def _remove_left_overs(path: Path) -> None:

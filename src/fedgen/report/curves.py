@@ -1,0 +1,53 @@
+"""Curves over rounds: the mean over seeds, and the range they span."""
+
+from collections.abc import Mapping, Sequence
+
+from fedgen.simulate.scores import Record, headline
+
+Point = tuple[float, float, float, float]  # x, mean, lowest, highest
+
+HEADLINE = "headline"
+# What the evaluations are called in figures. Others, such as an algorithm's own losses, go by their names.
+TITLES = {
+    HEADLINE: "accuracy, full test set",
+    "accuracy": "accuracy, global models only",
+    "accuracy_users": "accuracy, users' own models only",
+    "accuracy_seen_labels": "accuracy, labels a user trained on",
+    "accuracy_matching": "accuracy, each user's own label distribution",
+    "train_loss": "training loss",
+}
+SHOWN_FIRST = {"accuracy": HEADLINE, "authors": "accuracy_seen_labels", "seen": "accuracy_seen_labels"}
+SHOWN_FIRST["matching"] = "accuracy_matching"
+_NOT_METRICS = {"algorithm", "seed", "round", "diverged_at"}
+
+
+def spread(curves: Sequence[Sequence[Sequence[float]]]) -> list[Point]:
+    """The mean and the range of several curves [point, (x, y)], where all of them have a value.
+
+    A curve that ends early (a seed that diverged) ends the mean too: it would jump otherwise.
+    """
+    values = [{point[0]: point[1] for point in curve} for curve in curves]
+    common = sorted(set.intersection(*map(set, values))) if values else []
+    at = {x: [curve[x] for curve in values] for x in common}
+    return [(x, sum(ys) / len(ys), min(ys), max(ys)) for x, ys in at.items()]
+
+
+def metrics_of(records: Sequence[Record]) -> list[str]:
+    """The metrics that some evaluation has a value of, the usual ones first."""
+    present = {key for r in records for key, value in r.items() if value is not None} - _NOT_METRICS
+    if present & {"accuracy", "accuracy_users"}:
+        present.add(HEADLINE)
+    return [*(key for key in TITLES if key in present), *sorted(present - set(TITLES))]
+
+
+def curve_of(records: Sequence[Record], metric: str) -> list[list[float]]:
+    """One metric over the rounds, from the evaluations of one algorithm and seed."""
+    good = [r for r in records if "diverged_at" not in r]
+    if metric == HEADLINE:
+        return [[r["round"], headline(r)] for r in good]
+    return [[r["round"], r[metric]] for r in good if r.get(metric) is not None]
+
+
+def all_spreads(records: Mapping[int, Sequence[Record]], metrics: Sequence[str]) -> dict[str, list[Point]]:
+    """Each metric's points over the seeds."""
+    return {metric: spread([curve_of(one, metric) for one in records.values()]) for metric in metrics}

@@ -1,0 +1,23 @@
+"""How curves look, in files and on the page: each algorithm the same everywhere, and told apart without colour."""
+
+# Dark enough, or bright enough, to be read on white and on near-black paper, also with impaired colour vision.
+LIGHT = ("#0b62a8", "#b5540a", "#00795c", "#8a4bb0", "#7a6a00", "#c2337a", "#d3202b", "#4d5661")
+DARK = ("#6cb6ff", "#f0a35e", "#4fd1ac", "#c99cf0", "#d9c64a", "#ff8ec0", "#ff7b72", "#aeb7c2")
+DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3))  # lengths of strokes and gaps in turn
+
+Style = tuple[int, int]  # which colour, which dash
+_STYLES: dict[str, Style] = {
+    "fedavg": (0, 0),
+    "fedprox": (1, 1),
+    "fedensemble": (2, 2),
+    "feddistill": (3, 3),
+    "feddistill+": (4, 1),
+    "feddfusion": (5, 2),
+    "fedgen": (6, 0),
+}
+
+
+def style_of(algorithm: str, variant: int = 0) -> Style:
+    """Colour and dash of an algorithm; its variants share the colour as far as the dashes go."""
+    colour, dash = _STYLES.get(algorithm, (len(LIGHT) - 1, 0))
+    return (colour + variant // len(DASHES)) % len(LIGHT), (dash + variant) % len(DASHES)

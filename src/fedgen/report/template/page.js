@@ -1,0 +1,434 @@
+"use strict";
+(() => {
+  const { charts, colours: COLOURS, dashes: DASHES } = JSON.parse(document.getElementById("data").textContent);
+
+  const INKS = {
+    light: { ink: "#1d2126", soft: "#5d6671", line: "#dfe2e6", card: "#ffffff", bubble: "#c4402f" },
+    dark: { ink: "#e6e9ed", soft: "#9aa4b0", line: "#333a43", card: "#1b1f25", bubble: "#ff8a7a" },
+  };
+  const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
+
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const printing = matchMedia("print");
+  let chosen = "auto";
+  const theme = () => (printing.matches ? "light" : chosen === "auto" ? (system.matches ? "dark" : "light") : chosen);
+  const colour = (style, name) => COLOURS[name][style[0] % COLOURS[name].length];
+
+  const roomIn = (plot) => (printing.matches ? 680 : Math.max(280, plot.clientWidth));
+
+  function make(tag, attributes = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.append(...children);
+    return element;
+  }
+  function shape(tag, attributes = {}, ...children) {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.append(...children);
+    return element;
+  }
+  const label = (x, y, text, fill, more = {}) =>
+    shape("text", { x, y, fill, "font-size": 12, "font-family": FONT, ...more }, text);
+
+  // ---- numbers ----
+  function ticks(low, high, count) {
+    const step0 = (high - low) / Math.max(1, count);
+    const power = 10 ** Math.floor(Math.log10(step0));
+    const step = power * [1, 2, 5, 10].find((m) => m * power >= step0 * 0.999);
+    const found = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step || 0); // never −0
+    return { values: found, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
+  }
+  const plain = (value, digits) =>
+    value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace("-", "−");
+  // Four significant digits, but always the two decimals that the tables show.
+  const shown = (value) => plain(value, Math.abs(value) >= 10 || value === 0 ? 2 : Math.abs(value) >= 0.01 ? 3 : 5);
+
+  // ---- saving ----
+  function save(blob, name) {
+    const link = make("a", { href: URL.createObjectURL(blob), download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  }
+  const asText = (drawing) => '<?xml version="1.0" encoding="UTF-8"?>\n' + new XMLSerializer().serializeToString(drawing);
+  function savePng(drawing, name) {
+    const [width, height] = [drawing.getAttribute("width") * 3, drawing.getAttribute("height") * 3];
+    const url = URL.createObjectURL(new Blob([asText(drawing)], { type: "image/svg+xml" }));
+    const image = new Image();
+    image.onload = () => {
+      const canvas = make("canvas", { width, height });
+      canvas.getContext("2d").drawImage(image, 0, 0, width, height);
+      URL.revokeObjectURL(url);
+      canvas.toBlob((blob) => save(blob, name), "image/png");
+    };
+    image.src = url;
+  }
+  function saveButtons(name, draw) {
+    const svg = make("button", { type: "button", title: "as a vector graphic, as it is shown now" }, "SVG");
+    const png = make("button", { type: "button", title: "as an image, as it is shown now" }, "PNG");
+    svg.onclick = () => save(new Blob([asText(draw())], { type: "image/svg+xml" }), `${name}.svg`);
+    png.onclick = () => savePng(draw(), `${name}.png`);
+    return make("span", { class: "push" }, svg, " ", png);
+  }
+
+  function chooser(entries, first, what, changed) {
+    const select = make("select", { "aria-label": what });
+    for (const [key, title] of Object.entries(entries)) select.append(make("option", { value: key }, title));
+    select.value = first;
+    select.onchange = () => changed(select.value);
+    return select;
+  }
+
+  const titles = (entries) => Object.fromEntries(Object.entries(entries).map(([key, { title }]) => [key, title]));
+
+  function swatch(svg, style) {
+    svg.replaceChildren(
+      shape("line", { x1: 0, x2: 22, y1: 5, y2: 5, stroke: colour(style, theme()), "stroke-width": 3, "stroke-dasharray": DASHES[style[1]] }),
+    );
+  }
+
+  // ---- a frame with axes, that lines and bubbles share ----
+  function frame(options) {
+    const { width, height, ink, xs, ys, xTitle, yTitle, legend = [] } = options;
+    const legendRows = legend.length ? layLegend(legend, width - 70) : [];
+    const bottom = 46 + legendRows.length * 20;
+    const box = { left: 52, top: 12, right: width - 14, bottom: height - 46 };
+    const total = height - 46 + bottom;
+    const svg = shape("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${total}`, width, height: total, role: "img" });
+    if (options.title) svg.append(shape("title", {}, options.title));
+    if (options.paper) svg.append(shape("rect", { width, height: total, fill: ink.card }));
+    const along = xs.log ? Math.log10 : (v) => v;
+    const x = (v) => box.left + ((along(v) - along(xs.low)) / (along(xs.high) - along(xs.low) || 1)) * (box.right - box.left);
+    const y = (v) => box.bottom - ((v - ys.low) / (ys.high - ys.low || 1)) * (box.bottom - box.top);
+    for (const [value, text] of ys.marks) {
+      svg.append(shape("line", { x1: box.left, x2: box.right, y1: y(value), y2: y(value), stroke: ink.line }));
+      svg.append(label(box.left - 8, y(value) + 4, text, ink.soft, { "text-anchor": "end" }));
+    }
+    for (const [value, text] of xs.marks) {
+      if (xs.grid) svg.append(shape("line", { x1: x(value), x2: x(value), y1: box.top, y2: box.bottom, stroke: ink.line }));
+      svg.append(label(x(value), box.bottom + 18, text, ink.soft, { "text-anchor": "middle" }));
+    }
+    svg.append(shape("line", { x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom, stroke: ink.soft }));
+    svg.append(label((box.left + box.right) / 2, box.bottom + 37, xTitle, ink.ink, { "text-anchor": "middle" }));
+    const middle = (box.top + box.bottom) / 2;
+    svg.append(label(13, middle, yTitle, ink.ink, { "text-anchor": "middle", transform: `rotate(-90 13 ${middle})` }));
+    legendRows.forEach((row, i) => row.forEach(({ entry, at }) => {
+      const level = box.bottom + 58 + i * 20;
+      svg.append(shape("line", { x1: at + 52, x2: at + 74, y1: level - 4, y2: level - 4, stroke: entry.colour, "stroke-width": 2.5, "stroke-dasharray": entry.dash }));
+      svg.append(label(at + 80, level, entry.name, ink.ink));
+    }));
+    return { svg, box, x, y };
+  }
+  function layLegend(entries, room) {
+    const rows = [[]];
+    let at = 0;
+    for (const entry of entries) {
+      const width = 46 + entry.name.length * 7;
+      if (at && at + width > room) { rows.push([]); at = 0; }
+      rows[rows.length - 1].push({ entry, at });
+      at += width;
+    }
+    return rows;
+  }
+  function span(values, count) {
+    let [low, high] = [Math.min(...values), Math.max(...values)];
+    if (low === high) { low -= Math.abs(low) * 0.05 || 0.5; high += Math.abs(high) * 0.05 || 0.5; }
+    const room = (high - low) * 0.04;
+    [low, high] = [low - room, high + room];
+    const { values: at, digits } = ticks(low, high, count);
+    return { low, high, marks: at.map((v) => [v, plain(v, digits)]) };
+  }
+
+  function across(values, width, log, each) {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    if (each) { // few settings: every one is a mark
+      const marks = [...new Set(values)].sort((a, b) => a - b).map((v) => [v, String(v)]);
+      const room = log ? (high / low) ** 0.06 : (high - low || 1) * 0.06;
+      return { low: log ? low / room : low - room, high: log ? high * room : high + room, log, marks };
+    }
+    const made = span(values, width / 90);
+    if (low === high) return made;
+    const start = low > 0 && low < high / 4 ? 0 : low; // rounds begin at none
+    return { low: start, high, marks: made.marks.filter(([v]) => v >= start && v <= high) };
+  }
+
+  // ---- the tip beside the pointer ----
+  function tipIn(plot) {
+    const tip = make("div", { class: "tip", role: "status" });
+    tip.hidden = true;
+    plot.append(tip);
+    return {
+      hide: () => { tip.hidden = true; },
+      show: (px, py, ...content) => {
+        tip.replaceChildren(...content);
+        tip.hidden = false;
+        const [room, own] = [plot.clientWidth, tip.offsetWidth];
+        const right = px + 14 + own <= room;
+        tip.style.left = `${Math.max(0, right ? px + 14 : px - 14 - own)}px`;
+        tip.style.top = `${Math.max(0, Math.min(py - 10, plot.clientHeight - tip.offsetHeight))}px`;
+      },
+    };
+  }
+
+  // ---- lines ----
+  function lines(figure, chart) {
+    const { data } = chart;
+    const hidden = new Set();
+    let metric = data.first in data.y ? data.first : Object.keys(data.y)[0];
+    let axis = Object.keys(data.x)[0];
+    let late = false; // only what the second half of the axis needs
+    const usable = Object.entries(data.x).filter(([key]) => data.series.some((s) => key in s.scale));
+
+    const pointsOf = (s) => (axis in s.scale ? (s.points[metric] || []).map(([x, ...rest]) => [x * s.scale[axis], ...rest]) : []);
+    const publishedOf = (s) => s.published[metric] || [];
+    const visible = () => data.series.filter((s) => !hidden.has(s.name) && pointsOf(s).length);
+
+    function draw(width, height, name, forPaper) {
+      const ink = INKS[name];
+      const series = visible();
+      const all = series.flatMap((s) => [...pointsOf(s), ...publishedOf(s).map(([x, y]) => [x, y, y, y])]);
+      const legend = forPaper ? series.map((s) => ({ name: s.name, colour: colour(s.style, name), dash: DASHES[s.style[1]] })) : [];
+      if (!all.length) all.push([0, 0, 0, 0], [1, 1, 1, 1]);
+      const xs = across(all.map((p) => p[0]), width, data.log, data.markers);
+      const from = late ? (xs.low + xs.high) / 2 : -Infinity;
+      const ys = span(all.filter((p) => p[0] >= from).flatMap((p) => [p[2], p[3]]), height / 60);
+      const made = frame({ width, height, ink, xs, ys, xTitle: data.x[axis], yTitle: data.y[metric].axis, title: chart.title, paper: forPaper, legend });
+      const inside = `inside-${chart.name}${forPaper ? "-saved" : ""}`;
+      const { box } = made;
+      made.svg.append(shape("clipPath", { id: inside }, shape("rect", { x: box.left - 6, y: box.top - 6, width: box.right - box.left + 12, height: box.bottom - box.top + 6 })));
+      const drawn = shape("g", { "clip-path": `url(#${inside})` });
+      made.svg.append(drawn);
+      for (const s of series) {
+        const points = pointsOf(s);
+        const stroke = colour(s.style, name);
+        if (points.some((p) => p[2] < p[3])) {
+          const there = points.map((p) => `${made.x(p[0]).toFixed(1)},${made.y(p[3]).toFixed(1)}`);
+          const back = points.map((p) => `${made.x(p[0]).toFixed(1)},${made.y(p[2]).toFixed(1)}`).reverse();
+          drawn.append(shape("polygon", { points: [...there, ...back].join(" "), fill: stroke, "fill-opacity": 0.1, "data-band": s.name }));
+        }
+      }
+      for (const s of series) {
+        const points = pointsOf(s);
+        const stroke = colour(s.style, name);
+        const path = points.map((p, i) => `${i ? "L" : "M"}${made.x(p[0]).toFixed(1)} ${made.y(p[1]).toFixed(1)}`).join("");
+        drawn.append(shape("path", { d: path, fill: "none", stroke, "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": DASHES[s.style[1]], "data-curve": s.name }));
+        for (const [x, y] of publishedOf(s)) drawn.append(shape("circle", { cx: made.x(x), cy: made.y(y), r: 4.5, fill: "none", stroke, "stroke-width": 1.5, "data-published": s.name }));
+        if (points.length === 1 || data.markers) {
+          for (const p of points) drawn.append(shape("circle", { cx: made.x(p[0]), cy: made.y(p[1]), r: 3.5, fill: stroke, "data-curve": s.name }));
+        }
+      }
+      return made;
+    }
+
+    const plot = make("div", { class: "plot", tabindex: 0, "aria-label": `${chart.title}; arrow keys read values` });
+    const tip = tipIn(plot);
+    let current = null;
+    let at = null; // index into the x values while the values are read off
+    function redraw() {
+      tip.hide();
+      const width = roomIn(plot);
+      current = draw(width, Math.round(Math.min(440, Math.max(270, width * 0.52))), theme(), false);
+      plot.querySelector("svg")?.remove();
+      plot.prepend(current.svg);
+      for (const button of legend.children) swatch(button.querySelector("svg"), data.series.find((s) => s.name === button.dataset.name).style);
+    }
+    const values = () => [...new Set(visible().flatMap((s) => pointsOf(s).map((p) => p[0])))].sort((a, b) => a - b);
+    function read(index, py) {
+      const xs = values();
+      if (!xs.length) return;
+      at = Math.max(0, Math.min(xs.length - 1, index));
+      const value = xs[at];
+      const px = current.x(value);
+      current.svg.querySelector(".cross")?.remove();
+      const cross = shape("g", { class: "cross", "pointer-events": "none" });
+      cross.append(shape("line", { x1: px, x2: px, y1: current.box.top, y2: current.box.bottom, stroke: INKS[theme()].soft, "stroke-dasharray": "3 3" }));
+      const rows = [];
+      for (const s of visible()) {
+        const point = pointsOf(s).find((p) => p[0] === value);
+        if (!point) continue;
+        cross.append(shape("circle", { cx: px, cy: current.y(point[1]), r: 4, fill: colour(s.style, theme()), stroke: INKS[theme()].card }));
+        rows.push([point, s]);
+      }
+      current.svg.append(cross);
+      rows.sort((a, b) => b[0][1] - a[0][1]);
+      const body = make("tbody");
+      for (const [point, s] of rows) {
+        const mark = shape("svg", { width: 22, height: 10 });
+        swatch(mark, s.style);
+        const printed = publishedOf(s).find(([x]) => x === value);
+        const range = point[2] < point[3] ? `${shown(point[2])} … ${shown(point[3])}` : "";
+        body.append(make("tr", { "data-tip": s.name }, make("td", {}, mark), make("td", {}, s.name), make("td", {}, make("strong", {}, shown(point[1]))), make("td", {}, range), ...(printed ? [make("td", {}, `published ${shown(printed[1])}`)] : [])));
+      }
+      const where = { round: `round ${plain(value, 0)}`, MB: `${plain(value, value < 100 ? 2 : 0)} MB` }[axis];
+      tip.show(px, py, make("b", {}, where || `${data.x[axis]} = ${value}`), make("table", {}, body));
+    }
+    function clear() {
+      at = null;
+      tip.hide();
+      current?.svg.querySelector(".cross")?.remove();
+    }
+    plot.addEventListener("pointermove", (event) => {
+      const where = plot.getBoundingClientRect();
+      const px = event.clientX - where.left;
+      const xs = values();
+      let nearest = 0;
+      xs.forEach((v, i) => { if (Math.abs(current.x(v) - px) < Math.abs(current.x(xs[nearest]) - px)) nearest = i; });
+      read(nearest, event.clientY - where.top);
+    });
+    plot.addEventListener("pointerleave", clear);
+    plot.addEventListener("blur", clear);
+    plot.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      read(at === null ? (step > 0 ? 0 : 1e9) : at + step, 20);
+    });
+
+    const legend = make("div", { class: "legend", role: "group", "aria-label": "curves" });
+    for (const s of data.series) {
+      const button = make("button", { type: "button", "aria-pressed": "true", "data-name": s.name }, shape("svg", { width: 22, height: 10 }), s.name);
+      const press = () => {
+        for (const other of legend.children) other.setAttribute("aria-pressed", String(!hidden.has(other.dataset.name)));
+        redraw();
+      };
+      button.onclick = () => { hidden.has(s.name) ? hidden.delete(s.name) : hidden.add(s.name); press(); };
+      button.ondblclick = () => {
+        hidden.clear();
+        for (const other of data.series) if (other !== s) hidden.add(other.name);
+        press();
+      };
+      legend.append(button);
+    }
+    const controls = make("div", { class: "controls" });
+    if (Object.keys(data.y).length > 1) controls.append(chooser(titles(data.y), metric, "what is shown", (v) => { metric = v; redraw(); }));
+    if (usable.length > 1) controls.append(chooser(Object.fromEntries(usable.map(([k, v]) => [k, `by ${v}`])), axis, "horizontal axis", (v) => { axis = v; redraw(); }));
+    if (!data.markers) {
+      const zoom = make("button", { type: "button", "aria-pressed": "false", title: "fit the vertical axis to the second half" }, "zoom on the end");
+      zoom.onclick = () => { late = !late; zoom.setAttribute("aria-pressed", String(late)); redraw(); };
+      controls.append(zoom);
+    }
+    controls.append(saveButtons(chart.name, () => draw(760, 400, "light", true).svg));
+    figure.append(controls, plot, legend);
+    return redraw;
+  }
+
+  // ---- bubbles ----
+  function bubbles(figure, chart) {
+    const { panels } = chart.data;
+    let panel = Object.keys(panels)[0];
+    const plot = make("div", { class: "plot" });
+    const tip = tipIn(plot);
+    const caption = make("p", { class: "note" });
+    function draw(width, name, forPaper) {
+      const { counts } = panels[panel];
+      const ink = INKS[name];
+      const [users, labels] = [counts.length, counts[0].length];
+      const height = Math.max(200, Math.min(620, 58 + labels * Math.max(15, Math.min(26, 300 / labels))));
+      const most = Math.max(...counts.flat());
+      const every = Math.ceil(users / (width / 34));
+      const marks = (n, step) => [...Array(n).keys()].filter((i) => i % step === 0).map((i) => [i, String(i)]);
+      const made = frame({
+        width, height, ink, title: chart.title, paper: forPaper, xTitle: "user", yTitle: "label",
+        xs: { low: -0.8, high: users - 0.2, grid: true, marks: marks(users, every) },
+        ys: { low: -0.8, high: labels - 0.2, marks: marks(labels, labels > 30 ? 5 : labels > 15 ? 2 : 1) },
+      });
+      const room = Math.min((made.x(1) - made.x(0)) * 0.62, (made.y(0) - made.y(1)) * 0.62);
+      counts.forEach((own, user) => own.forEach((count, held) => {
+        if (!count) return;
+        made.svg.append(shape("circle", {
+          cx: made.x(user).toFixed(1), cy: made.y(held).toFixed(1), r: Math.max(0.8, room * Math.sqrt(count / most)).toFixed(2),
+          fill: ink.bubble, "fill-opacity": 0.75, "data-user": user, "data-label": held, "data-count": count,
+        }));
+      }));
+      return made.svg;
+    }
+    function redraw() {
+      tip.hide();
+      plot.querySelector("svg")?.remove();
+      plot.prepend(draw(roomIn(plot), theme(), false));
+      caption.textContent = panels[panel].caption;
+    }
+    plot.addEventListener("pointermove", (event) => {
+      const circle = event.target.closest("circle");
+      if (!circle) return tip.hide();
+      const where = plot.getBoundingClientRect();
+      const { user, label: held, count } = circle.dataset;
+      tip.show(event.clientX - where.left, event.clientY - where.top, make("b", {}, `user ${user}, label ${held}`), `${plain(Number(count), 0)} samples`);
+    });
+    plot.addEventListener("pointerleave", () => tip.hide());
+    const controls = make("div", { class: "controls" });
+    const names = Object.keys(panels);
+    if (names.length > 1) controls.append(chooser(Object.fromEntries(names.map((n) => [n, n])), panel, "which partition", (v) => { panel = v; redraw(); }));
+    controls.append(saveButtons(chart.name, () => draw(760, "light", true)));
+    figure.append(controls, plot, caption);
+    return redraw;
+  }
+
+  // ---- tables ----
+  function sortable(table) {
+    const headers = [...table.tHead.rows[0].cells];
+    headers.forEach((header, column) => {
+      header.querySelector("button").onclick = () => {
+        const numeric = header.classList.contains("number");
+        const now = header.getAttribute("aria-sort");
+        // Numbers begin with the largest, names with the first.
+        const order = now === "none" ? (numeric ? "descending" : "ascending") : now === "descending" ? "ascending" : "descending";
+        headers.forEach((other) => other.setAttribute("aria-sort", other === header ? order : "none"));
+        const sign = order === "ascending" ? 1 : -1;
+        const key = (row) => row.cells[column].dataset.sort;
+        const compare = (a, b) => {
+          const [x, y] = [key(a), key(b)];
+          if (x === undefined || y === undefined) return (x === undefined) - (y === undefined); // absent ones last, always
+          return sign * (numeric ? Number(x) - Number(y) : x.localeCompare(y, "en", { numeric: true }));
+        };
+        const body = table.tBodies[0];
+        body.append(...[...body.rows].sort(compare));
+      };
+    });
+  }
+
+  // Tables of one grid: one is looked at at a time.
+  function choosable(views) {
+    const all = [...views.querySelectorAll(":scope > .view")];
+    if (all.length < 2) return;
+    const choose = (title) => all.forEach((view) => { view.hidden = view.dataset.title !== title; });
+    const names = all.map((view) => view.dataset.title);
+    views.prepend(make("div", { class: "controls" }, chooser(Object.fromEntries(names.map((n) => [n, n])), names[0], "which numbers", choose)));
+    choose(names[0]);
+    views.classList.add("chosen");
+  }
+
+  // ---- all of it ----
+  const kinds = { lines, bubbles };
+  const redraws = [];
+  for (const figure of document.querySelectorAll("figure[data-chart]")) {
+    const chart = charts[figure.dataset.chart];
+    const redraw = kinds[chart.kind](figure, chart);
+    let width = 0;
+    new ResizeObserver(() => {
+      if (Math.round(figure.clientWidth) !== width) {
+        width = Math.round(figure.clientWidth);
+        redraw();
+      }
+    }).observe(figure);
+    redraws.push(redraw);
+  }
+  document.querySelectorAll("table.sortable").forEach(sortable);
+  document.querySelectorAll(".views").forEach(choosable);
+  function paint() {
+    for (const mark of document.querySelectorAll("svg.swatch")) swatch(mark, [Number(mark.dataset.colour), Number(mark.dataset.dash)]);
+    redraws.forEach((redraw) => redraw());
+  }
+  const button = document.getElementById("theme");
+  button.onclick = () => {
+    chosen = { auto: "light", light: "dark", dark: "auto" }[chosen];
+    if (chosen === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = chosen;
+    button.querySelector("span").textContent = chosen;
+    paint();
+  };
+  system.addEventListener("change", paint);
+  printing.addEventListener("change", paint);
+  paint();
+})();
