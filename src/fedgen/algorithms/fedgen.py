@@ -48,8 +48,8 @@ class Ahead(NamedTuple):
     """The generator's samples for a local step."""
 
     labels: Array
-    generated: Array | None  # of these labels (the term of weight w)
-    matched: Array | None  # of the batch's labels (the term of weight beta)
+    generated: Tree  # of these labels, or None (the term of weight w)
+    matched: Tree  # of the batch's labels, or None (the term of weight beta)
 
 
 def fedgen(
