@@ -81,9 +81,9 @@ def reproduce(
     for request in requests if share[1] == 1 else ():
         table = finish(request, store, failures)
         draw(table, out)
-        for grid in terminal_tables(table, console.width):
-            console.print(grid)
-            console.print()
+        for part in terminal_tables(table, console.width):
+            console.print(part)
+        console.print()
     for reason in dict.fromkeys(failures.values()):
         count = sum(value == reason for value in failures.values())
         errors.print(f"[red]{count} cell{'s' if count > 1 else ''} failed[/red]: {escape(reason)}")
