@@ -79,7 +79,7 @@ def test_quick_is_marked_and_kept_apart(
 ) -> None:
     out = tmp_path / "results"
     assert _fedgen(monkeypatch, "reproduce", "small", "--quick", "--rounds", "2", "--out", out) == 0
-    assert "a look, not a result" in capsys.readouterr().out
+    assert "quick: a look, not a result" in capsys.readouterr().out
     assert not (out / "small.paper.json").exists()
     table = json.loads((out / "small.paper.quick.json").read_text())
     assert table["quick"] is True

@@ -191,7 +191,7 @@ def fedgen(
         server_update,
         predict_global and (lambda server, x: predict_global(server.base, x)),
         predict_local and (lambda received, client, x: predict_local(received.base, client, x)),
-        ahead,
-        check_upload,
-        predict_received and (lambda received, client, x: predict_received(received.base, client, x)),
+        ahead=ahead,
+        check_upload=check_upload,
+        predict_received=predict_received and (lambda received, client, x: predict_received(received.base, client, x)),
     )
