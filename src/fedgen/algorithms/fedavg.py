@@ -122,6 +122,6 @@ def averaging(task: Task, federation: Federation, download: Share, upload: Share
         server_update,
         predict_global if download == "all" else None,
         None if receives_statistics else predict_local,
-        check_upload,
-        predict_local,
+        check_upload=check_upload,
+        predict_received=predict_local,
     )

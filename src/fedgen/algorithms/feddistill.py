@@ -147,6 +147,7 @@ def feddistill_plus(
         server_update,
         predict_global and (lambda server, x: predict_global(server.base, x)),
         predict_local and (lambda received, client, x: predict_local(received.base, client.base, x)),
-        check and (lambda sent: check(sent.base)),
-        predict_received and (lambda received, client, x: predict_received(received.base, client.base, x)),
+        check_upload=check and (lambda sent: check(sent.base)),
+        predict_received=predict_received
+        and (lambda received, client, x: predict_received(received.base, client.base, x)),
     )

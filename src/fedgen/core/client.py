@@ -50,19 +50,22 @@ def train_client(
     user brings a secret one, since whoever knows it can take the noise away again.
     """
     rows = draw_rows(federation, shard, round, user, seed)
+    labels = shard.y[rows]
     local = stream(seed, "local", round, user)
 
-    def loss(params: Tree, memo: Tree, item: tuple[Array, Array]) -> tuple[Array, Tree]:
-        step, row = item
-        batch = Batch(task.prepare(shard.x[row]), shard.y[row])
+    def clock_of(step: Array, labels: Array) -> Clock:
         clock = Clock(round, step, jax.random.fold_in(local, step))
+        return clock._replace(ahead=algorithm.ahead and algorithm.ahead(broadcast, labels, clock))
+
+    def loss(params: Tree, memo: Tree, item: tuple[Array, Array, Clock]) -> tuple[Array, Tree]:
+        row, y, clock = item
+        batch = Batch(task.prepare(shard.x[row]), y)
         return algorithm.local_loss(params, memo, batch, broadcast, client, clock)
 
     params, memo = algorithm.local_start(broadcast, client)
     optimizer = sgd(federation, round)
-    params, memo, _, losses = descend(
-        loss, params, memo, optimizer, optimizer.init(params), (jnp.arange(federation.local_steps), rows)
-    )
+    clocks = jax.vmap(clock_of)(jnp.arange(federation.local_steps), labels)
+    params, memo, _, losses = descend(loss, params, memo, optimizer, optimizer.init(params), (rows, labels, clocks))
     upload, client = algorithm.local_finish(params, memo, broadcast, client, shard.size)
     if is_private(federation):
         key = stream(seed, "privacy", round, user) if noise is None else noise
