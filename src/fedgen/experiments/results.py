@@ -14,7 +14,7 @@ import numpy as np
 from fedgen.config import RunConfig
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
-from fedgen.experiments.spec import Column, Experiment, Figure, Row, identity
+from fedgen.experiments.spec import NOT_IN_IDENTITY, Column, Experiment, Figure, Row, identity
 from fedgen.files import write_whole
 from fedgen.simulate.scores import mean_interval, score_of
 from fedgen.version import __version__
@@ -54,6 +54,13 @@ class Store:
                 f"{path} has format {cell.get('format')} and this is version {__version__}, which reads {FORMAT};"
                 " use another --out, or delete the file to compute it again"
             )
+        now = config.model_dump(mode="json")
+        for setting, then in _flat(cell["config"]).items():
+            if setting not in NOT_IN_IDENTITY and _flat(now).get(setting) != then:
+                raise FedgenError(
+                    f"{path} was computed with {setting} = {then}, which is {_flat(now).get(setting)} in this version;"
+                    " use another --out, or delete the file to compute it again"
+                )
         return cell
 
     def keep(self, config: RunConfig, summary: Mapping[str, Any], dataset: Dataset) -> Cell:
@@ -97,6 +104,13 @@ class Store:
                     f" and this is version {__version__}, which reads {FORMAT}: make it again with fedgen reproduce"
                 )
         return tables
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    flat = {key: value for key, value in config.items() if key != "options"}
+    return flat | {
+        f"{name}.{key}": value for name, options in config["options"].items() for key, value in options.items()
+    }
 
 
 def table_name(experiment: str, preset: str, quick: bool) -> str:
