@@ -79,7 +79,7 @@ def test_quick_is_marked_and_kept_apart(
 ) -> None:
     out = tmp_path / "results"
     assert _fedgen(monkeypatch, "reproduce", "small", "--quick", "--rounds", "2", "--out", out) == 0
-    assert "a look, not a result" in capsys.readouterr().out
+    assert "quick: a look, not a result" in capsys.readouterr().out
     assert not (out / "small.paper.json").exists()
     table = json.loads((out / "small.paper.quick.json").read_text())
     assert table["quick"] is True
@@ -148,3 +148,20 @@ def test_the_shipped_tables_are_made_of_the_shipped_cells() -> None:
 def test_a_folder_without_results_is_said(tmp_path: Path) -> None:
     with pytest.raises(FedgenError, match="holds no results; make some with"):
         page(Store(tmp_path), tmp_path)
+
+
+def test_the_readmes_table_is_made_of_the_shipped_results() -> None:
+    table = Store(ROOT / "results").table("controls", "paper", False)
+    assert table is not None
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    columns = {
+        "FedAvg, `paper`": "fedavg",
+        "FedGen, `paper`": "fedgen",
+        "FedGen, `reference`": "fedgen-reference",
+        "FedAvg, `tuned`": "fedavg-tuned",
+        "FedGen, `tuned`": "fedgen-tuned",
+    }
+    for label, column in columns.items():
+        entries = [table["cells"][f"mnist-{alpha}"][column] for alpha in ("0.05", "0.1", "1", "10")]
+        row = " | ".join(f"{entry['mean']:.2f} ± {entry['std']:.2f}" for entry in entries)
+        assert f"| {label} | {row} |" in readme

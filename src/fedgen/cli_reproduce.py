@@ -24,8 +24,8 @@ from fedgen.report.reproduction import draw, terminal_tables, write_page
 from fedgen.simulate.devices import use_machine_well
 from fedgen.simulate.run import Interrupted
 
-console = Console()
-errors = Console(stderr=True)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def reproduce(
@@ -81,9 +81,9 @@ def reproduce(
     for request in requests if share[1] == 1 else ():
         table = finish(request, store, failures)
         draw(table, out)
-        for grid in terminal_tables(table, console.width):
-            console.print(grid)
-            console.print()
+        for shown in terminal_tables(table, console.width):
+            console.print(shown)
+        console.print()
     for reason in dict.fromkeys(failures.values()):
         count = sum(value == reason for value in failures.values())
         errors.print(f"[red]{count} cell{'s' if count > 1 else ''} failed[/red]: {escape(reason)}")

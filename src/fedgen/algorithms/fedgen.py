@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedgen.algorithms.fedavg import fedavg
+from fedgen.algorithms.fedavg import fedavg, taken
 from fedgen.core.contract import Algorithm, Array, Batch, Clock, Count, Federation, Params, Round, Scalar, Task, Tree
 from fedgen.core.losses import cross_entropy, diversity_loss, kl, label_weights, supervised, teacher_loss
 from fedgen.core.optimise import descend
+from fedgen.core.privacy import is_private
 from fedgen.core.streams import stream
 from fedgen.core.trees import is_off
 from fedgen.models.generator import Generator, draw_labels, draw_noise, generate, generator_init
@@ -42,6 +43,14 @@ class Upload(NamedTuple):
 
     base: Any
     counts: Array  # [label]
+
+
+class Ahead(NamedTuple):
+    """The generator's samples for a local step."""
+
+    labels: Array
+    generated: Tree  # of these labels, or None (the term of weight w)
+    matched: Tree  # of the batch's labels, or None (the term of weight beta)
 
 
 def fedgen(
@@ -93,6 +102,19 @@ def fedgen(
         params, statistics = base.local_start(received.base, client)
         return params, (statistics, jnp.full(classes, counts_start))
 
+    def ahead(received: Broadcast, batch_labels: Array, clock: Clock) -> Ahead:
+        # Users never change the generator, so that its samples for all their steps can be made at once.
+        def sample(purpose: str, y: Array) -> Array:
+            eps = draw_noise(stream(clock.key, purpose), (y.shape[0], noise_size), noise)
+            return generate(received.generator, eps, y, classes, False)[0]
+
+        labels = draw_labels(stream(clock.key, "generated"), client_batch, target(received.prior))
+        return Ahead(
+            labels,
+            None if is_off(w) else sample("generated", labels),
+            None if is_off(beta) else sample("matched", batch_labels),
+        )
+
     def local_loss(
         params: Params, memo: tuple[Tree, Array], batch: Batch, received: Broadcast, client: Any, clock: Clock
     ) -> tuple[Array, tuple[Tree, Array]]:
@@ -100,22 +122,17 @@ def fedgen(
         loss, forward = supervised(model, params, statistics, batch)
         counts = counts + jnp.sum(jax.nn.one_hot(batch.y, classes, dtype=counts.dtype), axis=0)
 
-        def logits_of_generated(purpose: str, y: Array) -> Array:
-            eps = draw_noise(stream(clock.key, purpose), (y.shape[0], noise_size), noise)
-            z, _ = generate(received.generator, eps, y, classes, False)
-            return model.predict(params.predictor, z)
-
+        made = ahead(received, batch.y, clock) if clock.ahead is None else clock.ahead
         use = jnp.float32(1.0)
         if skip_first_round:
             use = jnp.where(clock.round == 0, 0.0, use)
         if stop_after:
             use = jnp.where(clock.step < stop_after, use, 0.0)
         if not is_off(w):  # eq. 5: + w CE(h(G(eps, y)), y), y ~ p(y)
-            y = draw_labels(stream(clock.key, "generated"), client_batch, target(received.prior))
-            generated = jnp.mean(cross_entropy(logits_of_generated("generated", y), y))
+            generated = jnp.mean(cross_entropy(model.predict(params.predictor, made.generated), made.labels))
             loss = loss + use * w * jnp.power(jnp.asarray(w_decay, jnp.float32), clock.round) * generated
         if not is_off(beta):  # the authors' code only: + beta KL(h(G(eps, y_batch)) || h(x_batch))
-            detached = jax.lax.stop_gradient(logits_of_generated("matched", batch.y))
+            detached = jax.lax.stop_gradient(model.predict(params.predictor, made.matched))
             matched = jnp.mean(kl(detached, forward.logits))
             loss = loss + use * beta * jnp.power(jnp.asarray(beta_decay, jnp.float32), clock.round) * matched
         return loss, (forward.statistics, counts)
@@ -131,24 +148,39 @@ def fedgen(
         average, metrics = base.server_update(server.base, uploads.base, round)
         counts = uploads.counts.astype(jnp.float32)  # [user, label]
         prior = jnp.sum(counts, axis=0) / jnp.sum(counts)
+        if is_private(federation):  # noise may have made all of them 0
+            prior = jnp.where(jnp.sum(counts) > 0, prior, 1 / classes)
+        predictors = taken(server.base, uploads.base, federation)[0].predictor
         lam = label_weights(counts) if weights == "counts" else jnp.full_like(counts, 1 / counts.shape[0])
 
-        def loss(params: Tree, statistics: Tree, key: Array) -> tuple[Array, Tree]:
+        def draw(key: Array) -> tuple[Array, Array]:
             y = jnp.sort(draw_labels(key, generator_batch, target(prior)))  # sorted for diversity_loss
-            eps = draw_noise(key, (generator_batch, noise_size), noise)
+            return y, draw_noise(key, (generator_batch, noise_size), noise)
+
+        def loss(params: Tree, statistics: Tree, drawn: tuple[Array, Array]) -> tuple[Array, Tree]:
+            y, eps = drawn
             z, statistics = generate(Generator(params, statistics), eps, y, classes, True)
-            logits = jax.vmap(lambda p: model.predict(p, z))(uploads.base.params.predictor)
+            logits = jax.vmap(lambda p: model.predict(p, z))(predictors)
             fit = teacher_loss(logits, lam[:, y], y, teacher)
             return fit + eta * diversity_loss(z, eps, y, diversity), statistics
 
-        keys = jax.random.split(stream(round.key, "generator"), generator_steps)
+        draws = jax.vmap(draw)(jax.random.split(stream(round.key, "generator"), generator_steps))
         params, statistics, state, losses = descend(
-            loss, server.generator.params, server.generator.statistics, optimizer(round.number), server.optimizer, keys
+            loss, server.generator.params, server.generator.statistics, optimizer(round.number), server.optimizer, draws
         )
         metrics = {**metrics, "generator_loss": jnp.mean(losses)}
         return Server(average, Generator(params, statistics), state, prior), metrics
 
-    predict_global, predict_local = base.predict_global, base.predict_local
+    def check_upload(sent: Upload) -> dict[str, Array]:
+        drawn = federation.local_steps * federation.batch_size + counts_start * classes
+        wrong = (jnp.min(sent.counts) < counts_start) | (jnp.sum(sent.counts) != drawn)
+        others = base_check(sent.base) if base_check else {}
+        if is_private(federation):  # with noise, counts need not add up
+            return others
+        return {**others, f"its label counts are not those of {drawn} draws": wrong}
+
+    predict_global, predict_local, base_check = base.predict_global, base.predict_local, base.check_upload
+    predict_received = base.predict_received
     return Algorithm(
         server_init,
         base.client_init,
@@ -159,4 +191,7 @@ def fedgen(
         server_update,
         predict_global and (lambda server, x: predict_global(server.base, x)),
         predict_local and (lambda received, client, x: predict_local(received.base, client, x)),
+        ahead=ahead,
+        check_upload=check_upload,
+        predict_received=predict_received and (lambda received, client, x: predict_received(received.base, client, x)),
     )

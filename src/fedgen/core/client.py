@@ -8,6 +8,7 @@ import optax
 
 from fedgen.core.contract import Algorithm, Array, Batch, Clock, Federation, Task, Tree
 from fedgen.core.optimise import descend
+from fedgen.core.privacy import is_private, privatise
 from fedgen.core.streams import stream
 from fedgen.core.trees import is_off
 
@@ -40,27 +41,35 @@ def train_client(
     round: Array,
     user: Array,
     seed: Array,
+    noise: Array | None = None,
 ) -> Trained:
     """T steps of mini-batch SGD on the user's own data, drawn with replacement.
 
     Drawing with replacement is the paper's `(x, y) ~ T_k`; it also gives a user with fewer samples than
-    a batch full batches.
+    a batch full batches. `noise` is the key of a private user's noise. A simulation has it from the seed; a real
+    user brings a secret one, since whoever knows it can take the noise away again.
     """
     rows = draw_rows(federation, shard, round, user, seed)
+    labels = shard.y[rows]
     local = stream(seed, "local", round, user)
 
-    def loss(params: Tree, memo: Tree, item: tuple[Array, Array]) -> tuple[Array, Tree]:
-        step, row = item
-        batch = Batch(task.prepare(shard.x[row]), shard.y[row])
+    def clock_of(step: Array, labels: Array) -> Clock:
         clock = Clock(round, step, jax.random.fold_in(local, step))
+        return clock._replace(ahead=algorithm.ahead and algorithm.ahead(broadcast, labels, clock))
+
+    def loss(params: Tree, memo: Tree, item: tuple[Array, Array, Clock]) -> tuple[Array, Tree]:
+        row, y, clock = item
+        batch = Batch(task.prepare(shard.x[row]), y)
         return algorithm.local_loss(params, memo, batch, broadcast, client, clock)
 
     params, memo = algorithm.local_start(broadcast, client)
     optimizer = sgd(federation, round)
-    params, memo, _, losses = descend(
-        loss, params, memo, optimizer, optimizer.init(params), (jnp.arange(federation.local_steps), rows)
-    )
+    clocks = jax.vmap(clock_of)(jnp.arange(federation.local_steps), labels)
+    params, memo, _, losses = descend(loss, params, memo, optimizer, optimizer.init(params), (rows, labels, clocks))
     upload, client = algorithm.local_finish(params, memo, broadcast, client, shard.size)
+    if is_private(federation):
+        key = stream(seed, "privacy", round, user) if noise is None else noise
+        upload = privatise(upload, broadcast, federation, key)
     return Trained(upload, client, jnp.mean(losses))
 
 

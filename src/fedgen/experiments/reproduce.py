@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError
 from fedgen.experiments.prototype import prototype
@@ -74,6 +76,7 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table
         configs = request.configs()
         cells = {identity(config): store.cell(config) for config in configs.values()}
         present = {name: cell for name, cell in cells.items() if cell is not None}
+        times = _times(request, configs, before) if request.experiment.metric == "time" and present else None
         table = assemble(
             request.experiment,
             configs,
@@ -81,8 +84,11 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table
             failures,
             preset=request.preset,
             quick=request.quick,
-            times=_times(request, configs, before) if request.experiment.metric == "time" and present else None,
+            times=times and times["ratios"],
         )
+        if times is not None:
+            table["times"] = times
+            table["notes"].append(f"The times are medians over repeats on one device: {times['device']}.")
     store.write_table(table)
     return table
 
@@ -106,15 +112,15 @@ def _prototype(request: Request, result: Mapping[str, Any]) -> Table:
     return head | {"notes": [*head["notes"], *result["notes"]], "prototype": dict(result)}
 
 
-def _times(
-    request: Request, configs: Mapping[tuple[str, str], RunConfig], before: Table | None
-) -> dict[str, list[float]]:
-    """Measured once, for a measurement on a busy machine should not replace one on a quiet machine unasked."""
-    if before is not None and set(before["times"]) == {column.name for column in request.experiment.columns}:
-        return dict(before["times"])
+def _times(request: Request, configs: Mapping[tuple[str, str], RunConfig], before: Table | None) -> dict[str, Any]:
+    """Measured once: a measurement on a busy machine should not replace one on a quiet machine unasked."""
     by_column = {column: config for (_, column), config in configs.items()}
+    if before is not None and set(before["times"]["ratios"]) == set(by_column):
+        return dict(before["times"])
     dataset = load_dataset(by_column[request.experiment.baseline])
-    return local_training_times(by_column, dataset, request.experiment.baseline)
+    ratios = local_training_times(by_column, dataset, request.experiment.baseline)
+    rounded = {column: [round(ratio, 4) for ratio in values] for column, values in ratios.items()}
+    return {"device": jax.devices()[0].device_kind, "ratios": rounded}
 
 
 def _label_counts(request: Request) -> list[dict[str, Any]]:

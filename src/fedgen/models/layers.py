@@ -6,6 +6,9 @@ which are contiguous. A convolution under `vmap` over clients would become a gro
 slow on every backend; patches times a matrix is not.
 """
 
+from functools import partial
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
@@ -70,8 +73,12 @@ def _conv_backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[
     by_row = jnp.stack([planes[1], planes[2] + _next(planes[0], 2)])  # [even or odd row, column of the window, in, ...]
     by_both = jnp.stack([by_row[:, 1], by_row[:, 2] + _next(by_row[:, 0], 3)])  # [even or odd column, ... row, in, ...]
     x = by_both.transpose(2, 3, 1, 4, 0, 5).reshape(-1, 2 * rows, 2 * columns, samples)
-    # Of a product a @ b.T, b is rearranged first, so b is the smaller one. The reshape keeps XLA from undoing that.
-    of_weight = (patches @ flat.T).reshape(9, -1, outputs).transpose(2, 0, 1).reshape(weight.shape)
+    # Of a product a @ b.T, b is rearranged first; the patches, where they are larger, must not be b. (The reshape
+    # keeps XLA from exchanging the two.)
+    if len(patches) > 2 * outputs:
+        of_weight = (patches @ flat.T).reshape(9, -1, outputs).transpose(2, 0, 1).reshape(weight.shape)
+    else:
+        of_weight = flat @ patches.T
     return of_weight, x[:, : size.shape[0], : size.shape[1]]
 
 
@@ -111,17 +118,20 @@ def batch_norm_init(channels: int) -> tuple[Tree, Tree]:
     return params, {"mean": jnp.zeros(channels), "variance": jnp.ones(channels)}
 
 
-def batch_norm(params: Tree, statistics: Tree, x: Array, train: bool) -> tuple[Array, Tree]:
-    """Normalise over all but the first axis (the channel); in training, also update the running statistics.
+def batch_norm(params: Tree, statistics: Tree, x: Array, train: bool, channel: Literal[0, 1] = 0) -> tuple[Array, Tree]:
+    """Normalise each channel; in training, also update the running statistics.
 
-    As in PyTorch, a batch is normalised by its biased variance and the running variance is the unbiased one.
+    The channel is the first axis of x, or the second of two. As in PyTorch, a batch is normalised by its
+    biased variance and the running variance is the unbiased one.
     """
     if not train:
         factor = params["scale"] * jax.lax.rsqrt(statistics["variance"] + EPSILON)
         offset = params["shift"] - statistics["mean"] * factor
-        return x * _along_channels(factor, x) + _along_channels(offset, x), statistics
-    n = x.size // x.shape[0]
-    y, mean, variance = _normalise(x.reshape(x.shape[0], n), params["scale"], params["shift"])
+        shape = (-1, *(1,) * (x.ndim - 1)) if channel == 0 else (1, -1)
+        return x * factor.reshape(shape) + offset.reshape(shape), statistics
+    n = x.size // x.shape[channel]
+    flat = x.reshape(x.shape[0], n) if channel == 0 else x
+    y, mean, variance = _normalise(flat, params["scale"], params["shift"], 1 - channel)
     unbiased = variance * (n / max(n - 1, 1))
     return y.reshape(x.shape), {
         "mean": (1 - MOMENTUM) * statistics["mean"] + MOMENTUM * mean,
@@ -129,34 +139,33 @@ def batch_norm(params: Tree, statistics: Tree, x: Array, train: bool) -> tuple[A
     }
 
 
-@jax.custom_vjp
-def _normalise(x: Array, scale: Array, shift: Array) -> tuple[Array, Array, Array]:
-    """Each row of x [channel, value] normalised; also its mean and variance, which are not differentiated."""
-    return _normalise_forward(x, scale, shift)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _normalise(x: Array, scale: Array, shift: Array, along: int) -> tuple[Array, Array, Array]:
+    """A matrix normalised along an axis; also the mean and variance, which are not differentiated."""
+    return _normalise_forward(x, scale, shift, along)[0]
 
 
-def _normalise_forward(x: Array, scale: Array, shift: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, ...]]:
-    mean = jnp.mean(x, axis=1)
-    centred = x - mean[:, None]
-    variance = jnp.mean(jnp.square(centred), axis=1)
+def _normalise_forward(
+    x: Array, scale: Array, shift: Array, along: int
+) -> tuple[tuple[Array, Array, Array], tuple[Array, ...]]:
+    mean = jnp.mean(x, along)
+    centred = x - jnp.expand_dims(mean, along)
+    variance = jnp.mean(jnp.square(centred), along)
     inverse = jax.lax.rsqrt(variance + EPSILON)  # of the standard deviation
-    y = centred * (scale * inverse)[:, None] + shift[:, None]
+    y = centred * jnp.expand_dims(scale * inverse, along) + jnp.expand_dims(shift, along)
     return (y, mean, variance), (centred, inverse, scale)
 
 
-def _normalise_backward(saved: tuple[Array, ...], gradients: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+def _normalise_backward(
+    along: int, saved: tuple[Array, ...], gradients: tuple[Array, Array, Array]
+) -> tuple[Array, Array, Array]:
     """Two sums and one pass over x; what JAX derives takes twice as long on a CPU."""
     centred, inverse, scale = saved
     gradient, _, _ = gradients  # those of mean and variance are 0: they only update the running statistics
-    n = centred.shape[1]
-    total = jnp.sum(gradient, axis=1)
-    slope = jnp.sum(gradient * centred, axis=1)
-    towards = gradient - (total / n)[:, None] - centred * (slope * inverse**2 / n)[:, None]
-    return towards * (scale * inverse)[:, None], slope * inverse, total
+    n = centred.shape[along]
+    total, slope = jnp.sum(gradient, along), jnp.sum(gradient * centred, along)
+    towards = gradient - jnp.expand_dims(total / n, along) - centred * jnp.expand_dims(slope * inverse**2 / n, along)
+    return towards * jnp.expand_dims(scale * inverse, along), slope * inverse, total
 
 
 _normalise.defvjp(_normalise_forward, _normalise_backward)
-
-
-def _along_channels(values: Array, x: Array) -> Array:
-    return values.reshape(-1, *(1,) * (x.ndim - 1))

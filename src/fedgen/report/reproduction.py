@@ -81,17 +81,17 @@ def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> None:
         axes.text(0.97, 0.05, "below: " + ", ".join(below), transform=axes.transAxes, ha="right", fontsize="small")
 
 
-def terminal_tables(table: Table, width: int) -> list[Grid]:
-    """An experiment's numbers for the terminal: ours, and the published in grey."""
+def terminal_tables(table: Table, width: int) -> list[str | Grid]:
+    """An experiment's numbers for the terminal: ours, and the published in grey; a wide table in several parts."""
     if "prototype" in table:
-        return [_from_markdown(table, *_prototype_table(table["prototype"]))]
+        return [_title(table), _from_markdown(*_prototype_table(table["prototype"]))]
     if "labels" in table:
-        return [_from_markdown(table, ["α", "users", "largest user", "labels of a user"], _label_rows(table))]
+        return [_title(table), _from_markdown(_LABEL_TITLES, _label_rows(table))]
     titles = [column["label"] for column in table["columns"]]
     fitting = max((width - 30) // 15, 2)
-    grids = []
+    grids: list[str | Grid] = [_title(table)]
     for start in range(0, len(titles), fitting):
-        grid = Grid(title=_title(table), title_justify="left")
+        grid = Grid()
         grid.add_column("", no_wrap=True)
         for title in titles[start : start + fitting]:
             grid.add_column(title, justify="right")
@@ -105,11 +105,11 @@ def terminal_tables(table: Table, width: int) -> list[Grid]:
 def _title(table: Table) -> str:
     quick = "  [yellow]quick: a look, not a result[/yellow]" if table["quick"] else ""
     label = f"\n{table['metric_label']}; grey: published" if "metric_label" in table else ""
-    return f"{escape(table['title'])}, preset {table['preset']}{quick}{escape(label)}"
+    return f"[bold]{escape(table['title'])}[/bold], preset {table['preset']}{quick}{escape(label)}"
 
 
-def _from_markdown(table: Table, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
-    grid = Grid(title=_title(table), title_justify="left")
+def _from_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+    grid = Grid()
     for title in titles:
         grid.add_column(title, justify="right" if title != titles[0] else "left")
     for row in rows:
@@ -181,7 +181,7 @@ def _section(table: Table, store: Store, seen_from: Path) -> str:
     if "prototype" in table:
         lines += _markdown(*_prototype_table(table["prototype"]))
     elif "labels" in table:
-        lines += _markdown(["α", "users", "largest user", "labels of a user"], _label_rows(table))
+        lines += _markdown(_LABEL_TITLES, _label_rows(table))
     else:
         lines += _grid_section(table)
     lines += [f"- {note}" for note in table["notes"]]
@@ -209,13 +209,13 @@ def _grid_section(table: Table) -> list[str]:
         return _markdown(turned[0], turned[1:])
 
     lines = [f"{table['metric_label'][0].upper()}{table['metric_label'][1:]}. {run}", "", *grid(_markdown_cell)]
+    if table["metric"] == "time":
+        lines += ["", "Accuracy on the full test set, %, mean of the last 10 rounds:", "", *grid(_metric("accuracy"))]
     differing = [c for row in table["cells"].values() for c in row.values() if c.get("difference")]
     if differing:
         base = next((c["label"] for c in table["columns"] if c["name"] == table["baseline"]), None)
         against = base or next(r["label"] for r in table["rows"] if r["name"] == table["baseline"])
         lines += ["", f"Paired difference to {against}, with its 95 % interval:", "", *grid(_difference_cell)]
-    if table["metric"] == "time":
-        lines += ["", "Accuracy on the full test set, %, mean of the last 10 rounds:", "", *grid(_metric("accuracy"))]
     if table["metric"] == "accuracy" and any(
         r for row in table["cells"].values() for r in row.values() if "metrics" in r
     ):
@@ -260,6 +260,9 @@ def _megabytes_cell(cell: Mapping[str, Any]) -> str:
 def _prototype_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     titles, rows = result["table"]["titles"], result["table"]["rows"]
     return titles, rows
+
+
+_LABEL_TITLES = ("partition", "users", "largest user", "labels of a user")
 
 
 def _label_rows(table: Table) -> list[list[str]]:

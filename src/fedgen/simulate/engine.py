@@ -21,7 +21,7 @@ from fedgen.core.contract import Algorithm, Array, Federation, Round, Task, Tree
 from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, nbytes
 
-EVALUATION_CHUNK = 500  # samples of one forward pass on a CPU
+EVALUATION_CHUNK = 64  # samples of one forward pass on a CPU: what it needs stays in a core's cache
 _AXIS = "devices"
 _EVERYWHERE = PartitionSpec()
 # Without Triton's matrix products, which XLA tries out one by one, a program of these small ones compiles in
