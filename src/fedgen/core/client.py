@@ -40,13 +40,15 @@ def train_client(
     round: Array,
     user: Array,
     seed: Array,
+    rows: Array | None = None,
 ) -> Trained:
     """T steps of mini-batch SGD on the user's own data, drawn with replacement.
 
     Drawing with replacement is the paper's `(x, y) ~ T_k`; it also gives a user with fewer samples than
-    a batch full batches.
+    a batch full batches. `rows` [step, batch] says where the drawn samples are if not where `draw_rows` says.
     """
-    rows = draw_rows(federation, shard, round, user, seed)
+    if rows is None:
+        rows = draw_rows(federation, shard, round, user, seed)
     labels = shard.y[rows]
     local = stream(seed, "local", round, user)
 
