@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgen.config import RunConfig
 from fedgen.experiments.reproduce import Request
-from fedgen.experiments.results import Store, Table, assemble
+from fedgen.experiments.results import FORMAT, Store, Table, assemble
 from fedgen.experiments.spec import experiment, identity
 from fedgen.simulate.scores import Record, result
 from fedgen.version import __version__
@@ -63,3 +63,32 @@ def reproduce(
         for path in store.cells.iterdir():
             path.unlink()
     return table
+
+
+def prototype_result() -> dict[str, Any]:
+    """What the prototype leaves, made up: one user, two labels, regions of two by two."""
+    accuracy = {name: {"mean": [80.0], "std": [1.0]} for name in ("before", "after", "control")}
+    accuracy |= {name: {"mean": 90.0, "std": 1.0} for name in ("average", "ensemble", "oracle")}
+    user = {"x": [[-1.0, 1.0], [1.0, -1.0], [0.5, -0.5]], "y": [0, 1, 1]}
+    regions = {name: [["01", "00"]] for name in ("before", "after", "average", "oracle")}
+    stages = [{"steps": steps, "recognised": 50.0, **user} for steps in (0, 250, 500)]
+    shown = {"before": [80.0], "after": [85.0], "average": 90.0, "oracle": 98.0}
+    pictures = {
+        "seed": 0, "accuracy": shown, "extent": [-2.0, 2.0, -2.0, 2.0], "wide_extent": [-8.0, 8.0, -8.0, 8.0],
+        "users": [user], "regions": regions, "wide_regions": {"oracle": [["11", "11"]]}, "samples": stages,
+    }  # fmt: skip
+    titles = ["accuracy, % (published)", "user 1"]
+    rows = [["before", "80.0 ±1.0 (97.1)"], ["after", "85.0"]]
+    return {
+        "quick": False, "seeds": [0], "settings": {"labels_of_users": [[0, 1]]}, "published": {"before": [97.1]},
+        "notes": ["The `control` is ours."], "accuracy": accuracy, "pictures": pictures,
+        "table": {"titles": titles, "rows": rows},
+    }  # fmt: skip
+
+
+def prototype_table(folder: Path) -> None:
+    """The file of a prototype with made-up results."""
+    head = {"format": FORMAT, "experiment": "prototype", "title": "The prototype", "about": "In the plane."}
+    result = prototype_result()
+    rest = {"preset": "paper", "quick": False, "versions": [__version__], "notes": ["A caveat.", *result["notes"]]}
+    Store(folder).write_table({**head, **rest, "prototype": result})

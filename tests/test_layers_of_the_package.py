@@ -12,13 +12,13 @@ ORDER = [
     {"core"},
     {"models", "data"},
     {"algorithms"},
-    {"presets", "config", "task"},
+    {"presets", "config", "task", "privacy"},
     {"simulate", "federate"},
     {"experiments"},
     {"report"},
     {"bench"},
     {"library"},
-    {"cli", "cli_bench", "cli_data", "cli_report", "cli_reproduce"},
+    {"cli", "cli_bench", "cli_data", "cli_federate", "cli_report", "cli_reproduce"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 

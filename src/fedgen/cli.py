@@ -21,6 +21,7 @@ from fedgen.algorithms import ALGORITHMS
 from fedgen.algorithms.registry import summary_of
 from fedgen.cli_bench import bench
 from fedgen.cli_data import app as data_app
+from fedgen.cli_federate import app as federate_app
 from fedgen.cli_report import report
 from fedgen.cli_reproduce import reproduce
 from fedgen.config import parse_setting, read_toml, resolve
@@ -49,6 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(federate_app, name="federate")
 app.command()(bench)
 app.command()(report)
 app.command()(reproduce)

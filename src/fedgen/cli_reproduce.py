@@ -24,8 +24,8 @@ from fedgen.report.reproduction import draw, terminal_tables, write_page
 from fedgen.simulate.devices import use_machine_well
 from fedgen.simulate.run import Interrupted
 
-console = Console()
-errors = Console(stderr=True)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def reproduce(
@@ -38,6 +38,7 @@ def reproduce(
     data_dir: Annotated[str, typer.Option(help="The folder with EMNIST's and CelebA's files, each in a folder of its name.")] = "",
     jobs: Annotated[int, typer.Option(min=0, help="Programs compiled at a time. Default: 1 on a CPU, half the cores with a GPU.")] = 0,
     part: Annotated[str, typer.Option(help="K/N: only the K-th of N shares of the cells, so that several processes or machines can fill one --out; then run it without to make the tables.")] = "1/1",
+    compute_missing: Annotated[bool, typer.Option("--compute/--no-compute", help="Compute what --out lacks, or only make the tables of what is there.")] = True,
     out: Annotated[Path, typer.Option(help="The folder of the results; what is finished there is not computed again.")] = Path("results"),
     page: Annotated[Path | None, typer.Option(help="Also write the Markdown page of all that --out holds.")] = None,
 ) -> None:  # fmt: skip
@@ -69,7 +70,7 @@ def reproduce(
     configs = {identity(config): config for request in requests for config in wanted(request)}
     missing = [config for config in configs.values() if store.cell(config) is None]
     failures: dict[str, str] = {}
-    if missing:
+    if missing and compute_missing:
         with _Display(len(configs), len(configs) - len(missing)) as display:
             try:
                 failures = compute(configs.values(), store, jobs=jobs or _jobs(), part=share, watch=display)
@@ -80,9 +81,9 @@ def reproduce(
     for request in requests if share[1] == 1 else ():
         table = finish(request, store, failures)
         draw(table, out)
-        for grid in terminal_tables(table, console.width):
-            console.print(grid)
-            console.print()
+        for shown in terminal_tables(table, console.width):
+            console.print(shown)
+        console.print()
     for reason in dict.fromkeys(failures.values()):
         count = sum(value == reason for value in failures.values())
         errors.print(f"[red]{count} cell{'s' if count > 1 else ''} failed[/red]: {escape(reason)}")

@@ -55,6 +55,13 @@ class RunConfig(BaseModel):
     weight_decay: NotNegative = 0.0
     weighting: Literal["uniform", "samples"] = "uniform"
     statistics: Literal["averaged", "local"] = "averaged"
+    aggregation: Literal["mean", "median", "trimmed"] = "mean"
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
+    clip: NotNegative = 0.0
+    dp_clip: NotNegative = 0.0
+    dp_noise: NotNegative = 0.0
+    dp_count_noise: NotNegative = 0.0
+    dp_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     train_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
     class_limit: bool = False
     proxy_limit: Positive = 50_000
@@ -103,7 +110,7 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     for key in settings:
         if key not in RunConfig.model_fields or key == "options":
             raise unknown("setting", key, set(RunConfig.model_fields) - {"options"})
-    config = _checked(RunConfig, settings, "")
+    config = checked(RunConfig, settings, "")
     load_dataset = _no_options if "dataset" in own else loader_of(config.dataset)
     if load_dataset is not _no_options and (place := own_path(config.dataset)) is not None:
         config = config.model_copy(update={"dataset": str(place)})  # so that the run can be repeated from elsewhere
@@ -181,7 +188,7 @@ def _options(section: str, builder: Callable[..., Any], given: Mapping[str, Any]
             extra = PER_ALGORITHM if section in ALGORITHMS else ()
             raise unknown(f"option of {section}", key, {*fields, *extra})
     schema = create_model(section, __config__=ConfigDict(extra="forbid"), **fields)
-    values = _checked(schema, given, f"{section}.").model_dump()
+    values = checked(schema, given, f"{section}.").model_dump()
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -197,7 +204,8 @@ def _type_of(parameter: inspect.Parameter) -> Any:
     return annotation
 
 
-def _checked(schema: type[BaseModel], values: Mapping[str, Any], prefix: str) -> Any:
+def checked(schema: type[BaseModel], values: Mapping[str, Any], prefix: str) -> Any:
+    """The values as the schema's object; the first that does not fit is an error that names it."""
     try:
         return schema(**values)
     except ValidationError as error:
@@ -241,10 +249,10 @@ def parse_setting(text: str) -> tuple[str, Any]:
 def to_toml(config: RunConfig) -> str:
     """The resolved configuration as a TOML file; reading it back gives the same configuration."""
     values = config.model_dump(exclude={"options"})
-    lines = [f"{key} = {_toml_value(value)}" for key, value in values.items()]
+    lines = [f"{key} = {toml_value(value)}" for key, value in values.items()]
     for section, options in config.options.items():
         lines += ["", f"[options.{_toml_key(section)}]"]
-        lines += [f"{key} = {_toml_value(value)}" for key, value in options.items()]
+        lines += [f"{key} = {toml_value(value)}" for key, value in options.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -252,11 +260,14 @@ def _toml_key(name: str) -> str:
     return name if name.replace("_", "").replace("-", "").isalnum() else f'"{name}"'
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return repr(value)

@@ -2,7 +2,7 @@
 
 `paper` is what the paper says, and the defaults in the code. `reference` is what the authors' released
 code does instead; each line of it can be set alone. `tuned` is the best honest setting we know: values
-chosen on held-out training images (docs/tuning.md), never on the test set.
+chosen on held-out training images (docs/reading.md), never on the test set.
 """
 
 from typing import Any

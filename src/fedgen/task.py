@@ -38,6 +38,12 @@ def federation_of(config: RunConfig) -> Federation:
         config.weight_decay,
         config.weighting,
         config.statistics,
+        config.aggregation,
+        config.trim,
+        config.clip,
+        config.dp_clip,
+        config.dp_noise,
+        config.dp_count_noise,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedgen.report.page import write_report
-from reproduction_folder import reproduce
+from reproduction_folder import prototype_table, reproduce
 from run_folders import records_of, run_folder, summary_of
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -103,6 +103,8 @@ def test_numbers_are_those_of_the_files(opened: Opened, folders: list[Path]) -> 
     bubbles = opened.page.locator("figure").nth(1).locator("circle").all()
     counts = [tuple(int(b.get_attribute(f"data-{k}")) for k in ("user", "label", "count")) for b in bubbles]
     assert counts == [(0, 0, 5), (1, 1, 7), (2, 0, 3), (2, 1, 3), (3, 0, 1), (3, 1, 120)]
+    radius = [float(bubble.get_attribute("r")) for bubble in bubbles]
+    assert (radius[5] / radius[1]) ** 2 == pytest.approx(120 / 7, rel=0.01), "the area is the number of samples"
 
 
 def test_hovering_reads_the_mean_of_the_evaluations(opened: Opened, folders: list[Path]) -> None:
@@ -241,5 +243,21 @@ def test_a_reproduction_has_views_of_its_table_and_published_points(browser: Any
     assert figure.locator("circle[data-published]").count() == len(printed) == 28
     marks = figure.locator("svg[role=img] text").all_text_contents()
     assert {"0.05", "0.1", "1", "10"} <= set(marks)
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def test_the_prototypes_panels_say_what_is_predicted_where(browser: Any, tmp_path: Path) -> None:
+    prototype_table(tmp_path / "results")
+    write_report([tmp_path / "results"], tmp_path / "report.html")
+    opened = Opened(browser, tmp_path / "report.html", viewport={"width": 1000, "height": 2000})
+    panels = opened.page.locator("rect[data-panel]")
+    assert panels.count() == 7
+    box = panels.first.bounding_box()
+    tip = opened.page.locator("figure .tip")
+    # Rows are from the bottom: "01" below, "00" above.
+    for right, down, label in ((0.25, 0.75, 1), (0.75, 0.75, 2), (0.75, 0.25, 1)):
+        opened.page.mouse.move(box["x"] + right * box["width"], box["y"] + down * box["height"])
+        assert tip.inner_text() == f"User 1\nlabel {label} is predicted here"
     assert opened.complaints == []
     opened.context.close()

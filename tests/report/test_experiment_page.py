@@ -11,7 +11,7 @@ from fedgen.experiments.spec import experiments
 from fedgen.report.chart_files import save_charts
 from fedgen.report.page import collect, render
 from fedgen.report.parts import Section
-from reproduction_folder import reproduce
+from reproduction_folder import prototype_table, reproduce
 from run_folders import run_folder
 
 
@@ -163,3 +163,27 @@ def test_a_run_at_the_papers_settings_has_the_published_numbers(tmp_path: Path) 
     assert row[at].text == "65.42", "the paper's table of partial sharing"
     (section,) = collect([run_folder(tmp_path / "fewer", **paper | {"rounds": 100})]).sections
     assert "published" not in [column.title for column in section.tables[0].columns]
+
+
+def test_the_prototype_has_its_table_and_panels(tmp_path: Path) -> None:
+    prototype_table(tmp_path)
+    section = _section(tmp_path)
+    before, after = section.tables[0].rows
+    assert (before[1].text, before[1].sort, before[1].beside) == ("80.0", 80.0, "±1.0")
+    assert before[1].below[0].text == "published 97.1"
+    assert (after[1].text, after[1].below) == ("85.0", [])
+    assert section.notices == ["A caveat."]
+    assert section.notes == ["The `control` is ours."]
+    groups = section.charts[0].data["groups"]
+    assert [len(group["panels"]) for group in groups] == [1, 1, 2, 3]
+    assert groups[3]["panels"][2]["extent"] == [-8.0, 8.0, -8.0, 8.0], "what lies far out is shown from further away"
+    assert "<code>control</code>" in render(collect([tmp_path]))
+    assert {path.name for path in save_charts(collect([tmp_path]), tmp_path / "figures")} == {
+        "prototype.png", "prototype.svg",
+    }  # fmt: skip
+
+
+def test_an_experiment_without_rows_says_so(tmp_path: Path) -> None:
+    head = {"format": 1, "experiment": "labels", "title": "Labels", "about": "", "preset": "paper", "quick": True}
+    Store(tmp_path).write_table({**head, "versions": ["0"], "notes": [], "labels": []})
+    assert "There are no rows in this file." in _section(tmp_path).notices

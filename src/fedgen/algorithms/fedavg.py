@@ -6,9 +6,14 @@ only the predictor travels) and no sharing at all; the other algorithms wrap wha
 
 from typing import NamedTuple
 
+import jax
+
+from fedgen.core.aggregate import bounded, combine
 from fedgen.core.contract import Algorithm, Array, Batch, Clock, Federation, Params, Round, Share, Task, Tree
 from fedgen.core.losses import infer, supervised
-from fedgen.core.trees import join, mean, split
+from fedgen.core.privacy import is_private
+from fedgen.core.trees import join, split
+from fedgen.errors import FedgenError
 
 
 class Server(NamedTuple):
@@ -45,9 +50,19 @@ def fedavg(task: Task, federation: Federation) -> Algorithm:
     return averaging(task, federation, download=federation.share, upload=federation.share)
 
 
+def taken(server: Server, uploads: Upload, federation: Federation) -> tuple[Params, Tree]:
+    """The users' models and statistics [user, ...] as the server takes them: not too far from its own."""
+    return bounded((uploads.params, uploads.statistics), (server.params, server.statistics), federation.clip)
+
+
 def averaging(task: Task, federation: Federation, download: Share, upload: Share) -> Algorithm:
     """FedAvg with a choice of what travels in each direction."""
     model = task.model
+    if is_private(federation) and upload == "all" and jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))[1]):
+        raise FedgenError(
+            "running statistics with noise are no statistics (a variance can become negative), so differential privacy"
+            " needs a model without BatchNorm (--model mlp) or --share predictor"
+        )
     # BatchNorm statistics describe the extractor's features and travel with it. Where they are `local`, a
     # user goes on from its own ones; the server still averages what it is sent, for its own predictions.
     receives_statistics = download == "all" and federation.statistics == "averaged"
@@ -84,7 +99,11 @@ def averaging(task: Task, federation: Federation, download: Share, upload: Share
         return sent, Client(split(params, download)[1], None if receives_statistics else statistics)
 
     def server_update(server: Server, uploads: Upload, round: Round) -> tuple[Server, dict[str, Array]]:
-        return Server(mean(uploads.params, uploads.samples), mean(uploads.statistics, uploads.samples)), {}
+        params, statistics = taken(server, uploads, federation)
+        return Server(*combine((params, statistics), uploads.samples, federation)), {}
+
+    def check_upload(sent: Upload) -> dict[str, Array]:
+        return {} if sent.samples is None else {"it claims to have no samples": sent.samples < 1}
 
     def predict_global(server: Server, x: Array) -> Array:
         return infer(model, server.params, server.statistics, x)
@@ -103,4 +122,6 @@ def averaging(task: Task, federation: Federation, download: Share, upload: Share
         server_update,
         predict_global if download == "all" else None,
         None if receives_statistics else predict_local,
+        check_upload=check_upload,
+        predict_received=predict_local,
     )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedgen.algorithms.fedavg import Server, Upload, averaging
+from fedgen.algorithms.fedavg import Server, Upload, averaging, taken
 from fedgen.core.contract import Algorithm, Array, Count, Federation, Params, Round, Scalar, Task, Tree
 from fedgen.core.losses import infer, kl
 from fedgen.core.optimise import descend
@@ -49,7 +49,7 @@ def feddfusion(
                 lambda key: infer(model, *teacher, round.proxy(key, batch)), keys, batch_size=STEPS_AT_ONCE
             )
 
-        logits = jax.lax.map(answers, (uploads.params, uploads.statistics))  # [user, step, batch, class]
+        logits = jax.lax.map(answers, taken(server, uploads, federation))  # [user, step, batch, class]
 
         def loss(params: Params, statistics: Tree, item: tuple[Array, Array]) -> tuple[Array, Tree]:
             key, taught = item

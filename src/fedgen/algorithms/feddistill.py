@@ -135,7 +135,8 @@ def feddistill_plus(
             jnp.maximum(server.known, heard.astype(jnp.float32)),
         ), metrics
 
-    predict_global, predict_local = base.predict_global, base.predict_local
+    predict_global, predict_local, check = base.predict_global, base.predict_local, base.check_upload
+    predict_received = base.predict_received
     return Algorithm(
         server_init,
         client_init,
@@ -146,4 +147,7 @@ def feddistill_plus(
         server_update,
         predict_global and (lambda server, x: predict_global(server.base, x)),
         predict_local and (lambda received, client, x: predict_local(received.base, client.base, x)),
+        check_upload=check and (lambda sent: check(sent.base)),
+        predict_received=predict_received
+        and (lambda received, client, x: predict_received(received.base, client.base, x)),
     )

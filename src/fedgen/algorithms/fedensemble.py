@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedgen.algorithms.fedavg import Server as AverageServer
-from fedgen.algorithms.fedavg import Upload, fedavg
+from fedgen.algorithms.fedavg import Upload, fedavg, taken
 from fedgen.core.contract import Algorithm, Array, Federation, Params, Round, Task, Tree
 from fedgen.core.losses import infer
 from fedgen.errors import FedgenError
@@ -37,6 +37,7 @@ def fedensemble(task: Task, federation: Federation, *, members: Literal["all", "
 
     def server_update(server: Server, uploads: Upload, round: Round) -> tuple[Server, dict[str, Array]]:
         average, metrics = base.server_update(server.base, uploads, round)
+        params, statistics = taken(server.base, uploads, federation)
 
         def remember(all_users: Tree, cohort: Tree) -> Tree:
             return jax.tree.map(lambda a, new: a.at[round.cohort].set(new), all_users, cohort)
@@ -44,8 +45,8 @@ def fedensemble(task: Task, federation: Federation, *, members: Literal["all", "
         before = server.member if members == "all" else jnp.zeros_like(server.member)
         return Server(
             average,
-            remember(server.params, uploads.params),
-            remember(server.statistics, uploads.statistics),
+            remember(server.params, params),
+            remember(server.statistics, statistics),
             before.at[round.cohort].set(1.0),
         ), metrics
 
@@ -65,4 +66,5 @@ def fedensemble(task: Task, federation: Federation, *, members: Literal["all", "
         server_update=server_update,
         predict_global=predict_global,
         predict_local=None,  # users predict with the ensemble, also where they keep their own statistics
+        predict_received=None,  # and they do not receive it
     )

@@ -2,7 +2,7 @@
 
 The server trains it on the users' predictors (eq. 4 with the supplement's label weights); users train
 against its samples (eq. 5). Equation numbers are those of the ICML paper. The defaults are the paper's;
-the other values of the switches are what the authors' released code does (docs/algorithms.md).
+the other values of the switches are what the authors' released code does (docs/algorithms/fedgen.md).
 """
 
 from typing import Any, Literal, NamedTuple
@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedgen.algorithms.fedavg import fedavg
+from fedgen.algorithms.fedavg import fedavg, taken
 from fedgen.core.contract import Algorithm, Array, Batch, Clock, Count, Federation, Params, Round, Scalar, Task, Tree
 from fedgen.core.losses import cross_entropy, diversity_loss, kl, label_weights, supervised, teacher_loss
 from fedgen.core.optimise import descend
+from fedgen.core.privacy import is_private
 from fedgen.core.streams import stream
 from fedgen.core.trees import is_off
 from fedgen.models.generator import Generator, draw_labels, draw_noise, generate, generator_init
@@ -147,6 +148,9 @@ def fedgen(
         average, metrics = base.server_update(server.base, uploads.base, round)
         counts = uploads.counts.astype(jnp.float32)  # [user, label]
         prior = jnp.sum(counts, axis=0) / jnp.sum(counts)
+        if is_private(federation):  # noise may have made all of them 0
+            prior = jnp.where(jnp.sum(counts) > 0, prior, 1 / classes)
+        predictors = taken(server.base, uploads.base, federation)[0].predictor
         lam = label_weights(counts) if weights == "counts" else jnp.full_like(counts, 1 / counts.shape[0])
 
         def draw(key: Array) -> tuple[Array, Array]:
@@ -156,7 +160,7 @@ def fedgen(
         def loss(params: Tree, statistics: Tree, drawn: tuple[Array, Array]) -> tuple[Array, Tree]:
             y, eps = drawn
             z, statistics = generate(Generator(params, statistics), eps, y, classes, True)
-            logits = jax.vmap(lambda p: model.predict(p, z))(uploads.base.params.predictor)
+            logits = jax.vmap(lambda p: model.predict(p, z))(predictors)
             fit = teacher_loss(logits, lam[:, y], y, teacher)
             return fit + eta * diversity_loss(z, eps, y, diversity), statistics
 
@@ -167,7 +171,16 @@ def fedgen(
         metrics = {**metrics, "generator_loss": jnp.mean(losses)}
         return Server(average, Generator(params, statistics), state, prior), metrics
 
-    predict_global, predict_local = base.predict_global, base.predict_local
+    def check_upload(sent: Upload) -> dict[str, Array]:
+        drawn = federation.local_steps * federation.batch_size + counts_start * classes
+        wrong = (jnp.min(sent.counts) < counts_start) | (jnp.sum(sent.counts) != drawn)
+        others = base_check(sent.base) if base_check else {}
+        if is_private(federation):  # with noise, counts need not add up
+            return others
+        return {**others, f"its label counts are not those of {drawn} draws": wrong}
+
+    predict_global, predict_local, base_check = base.predict_global, base.predict_local, base.check_upload
+    predict_received = base.predict_received
     return Algorithm(
         server_init,
         base.client_init,
@@ -178,5 +191,7 @@ def fedgen(
         server_update,
         predict_global and (lambda server, x: predict_global(server.base, x)),
         predict_local and (lambda received, client, x: predict_local(received.base, client, x)),
-        ahead,
+        ahead=ahead,
+        check_upload=check_upload,
+        predict_received=predict_received and (lambda received, client, x: predict_received(received.base, client, x)),
     )

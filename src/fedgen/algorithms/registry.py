@@ -4,7 +4,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedgen.core.aggregate import check_aggregation
 from fedgen.core.contract import Algorithm, Federation, Task
+from fedgen.core.privacy import check_privacy
 
 Builder = Callable[..., Algorithm]  # (task, federation, *, hyper-parameters) -> Algorithm
 
@@ -30,4 +32,7 @@ def build(
     shared = {k: v for k, v in options.items() if k in Federation._fields}
     own = {k: v for k, v in options.items() if k not in Federation._fields}
     federation = federation._replace(**shared)
-    return builder(task, federation, **own), federation
+    check_aggregation(federation)
+    algorithm = builder(task, federation, **own)
+    check_privacy(algorithm, federation)
+    return algorithm, federation

@@ -8,6 +8,7 @@ import optax
 
 from fedgen.core.contract import Algorithm, Array, Batch, Clock, Federation, Task, Tree
 from fedgen.core.optimise import descend
+from fedgen.core.privacy import is_private, privatise
 from fedgen.core.streams import stream
 from fedgen.core.trees import is_off
 
@@ -40,12 +41,15 @@ def train_client(
     round: Array,
     user: Array,
     seed: Array,
+    noise: Array | None = None,
     rows: Array | None = None,
 ) -> Trained:
     """T steps of mini-batch SGD on the user's own data, drawn with replacement.
 
     Drawing with replacement is the paper's `(x, y) ~ T_k`; it also gives a user with fewer samples than
-    a batch full batches. `rows` [step, batch] says where the drawn samples are if not where `draw_rows` says.
+    a batch full batches. `noise` is the key of a private user's noise. A simulation has it from the seed; a real
+    user brings a secret one, since whoever knows it can take the noise away again.
+    `rows` [step, batch] says where the drawn samples are if not where `draw_rows` says.
     """
     if rows is None:
         rows = draw_rows(federation, shard, round, user, seed)
@@ -66,6 +70,9 @@ def train_client(
     clocks = jax.vmap(clock_of)(jnp.arange(federation.local_steps), labels)
     params, memo, _, losses = descend(loss, params, memo, optimizer, optimizer.init(params), (rows, labels, clocks))
     upload, client = algorithm.local_finish(params, memo, broadcast, client, shard.size)
+    if is_private(federation):
+        key = stream(seed, "privacy", round, user) if noise is None else noise
+        upload = privatise(upload, broadcast, federation, key)
     return Trained(upload, client, jnp.mean(losses))
 
 

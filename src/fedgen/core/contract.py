@@ -70,6 +70,12 @@ class Federation(NamedTuple):
     weight_decay: Scalar = 0.0
     weighting: Literal["uniform", "samples"] = "uniform"
     statistics: Literal["averaged", "local"] = "averaged"
+    aggregation: Literal["mean", "median", "trimmed"] = "mean"
+    trim: float = 0.2  # the share of each side that a trimmed mean leaves out
+    clip: float = 0.0  # the greatest length of an update that the server takes as it is; 0: any
+    dp_clip: float = 0.0  # differential privacy: the greatest length of an update that a user sends
+    dp_noise: float = 0.0  # its noise, in lengths dp_clip; 0: none
+    dp_count_noise: float = 0.0  # noise on label counts, in numbers of draws
 
 
 class Batch(NamedTuple):
@@ -116,3 +122,6 @@ class Algorithm(NamedTuple):
     # B, labels of the batch, clock -> what `local_loss` needs that does not depend on the parameters, so that it can
     # be drawn and computed for all local steps at once. Where `clock.ahead` is None, `local_loss` does it itself.
     ahead: Callable[[Tree, Array, Clock], Tree] | None = None
+    check_upload: Callable[[Tree], dict[str, Array]] | None = None  # U -> what no honest user sends, and whether it did
+    # B, C, x -> logits: what a user predicts with right after a broadcast, also where that is the global model
+    predict_received: Callable[[Tree, Tree, Array], Array] | None = None

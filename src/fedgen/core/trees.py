@@ -1,7 +1,7 @@
 """Small operations on parameter trees: averaging, splitting at the predictor, measuring."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +59,11 @@ def all_finite(tree: Tree) -> Array:
 def nbytes(tree: Tree) -> int:
     """How many bytes the arrays of a tree (or of its shapes) take on the wire."""
     return sum(int(a.size) * a.dtype.itemsize for a in jax.tree.leaves(tree))
+
+
+def named(tree: Tree) -> dict[str, Any]:
+    """The leaves of a tree by their place in it."""
+    return {jax.tree_util.keystr(place): leaf for place, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def count(tree: Tree) -> int:

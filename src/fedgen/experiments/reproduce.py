@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError
+from fedgen.experiments.prototype import prototype
 from fedgen.experiments.results import FORMAT, Store, Table, assemble
 from fedgen.experiments.spec import Experiment, chosen_rows, identity
 from fedgen.experiments.timing import local_training_times
@@ -13,6 +16,7 @@ from fedgen.simulate.setup import divide_all, load_dataset
 from fedgen.version import __version__
 
 QUICK = {"rounds": 10, "seeds": 1}
+PROTOTYPE_SEEDS = 10
 
 
 @dataclass(frozen=True)
@@ -62,16 +66,17 @@ def wanted(request: Request) -> list[RunConfig]:
 def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table:
     """Make the experiment's table from its cells, and write it."""
     kind = request.experiment.kind
+    before = store.table(request.experiment.name, request.preset, request.quick)
     if kind == "prototype":
-        from fedgen.experiments.prototype import prototype
-
-        table = _head(request) | {"prototype": prototype(seeds=range(1 if request.quick else 10), quick=request.quick)}
+        seeds = range(QUICK["seeds"] if request.quick else PROTOTYPE_SEEDS)
+        table = before or _prototype(request, prototype(seeds=seeds, quick=request.quick))
     elif kind == "labels":
         table = _head(request) | {"labels": _label_counts(request)}
     else:
         configs = request.configs()
         cells = {identity(config): store.cell(config) for config in configs.values()}
         present = {name: cell for name, cell in cells.items() if cell is not None}
+        times = _times(request, configs, before) if request.experiment.metric == "time" and present else None
         table = assemble(
             request.experiment,
             configs,
@@ -79,8 +84,11 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table
             failures,
             preset=request.preset,
             quick=request.quick,
-            times=_times(request, configs) if request.experiment.metric == "time" and present else None,
+            times=times and times["ratios"],
         )
+        if times is not None:
+            table["times"] = times
+            table["notes"].append(f"The times are medians over repeats on one device: {times['device']}.")
     store.write_table(table)
     return table
 
@@ -99,10 +107,20 @@ def _head(request: Request) -> Table:
     }
 
 
-def _times(request: Request, configs: Mapping[tuple[str, str], RunConfig]) -> dict[str, list[float]]:
+def _prototype(request: Request, result: Mapping[str, Any]) -> Table:
+    head = _head(request)
+    return head | {"notes": [*head["notes"], *result["notes"]], "prototype": dict(result)}
+
+
+def _times(request: Request, configs: Mapping[tuple[str, str], RunConfig], before: Table | None) -> dict[str, Any]:
+    """Measured once: a measurement on a busy machine should not replace one on a quiet machine unasked."""
     by_column = {column: config for (_, column), config in configs.items()}
+    if before is not None and set(before["times"]["ratios"]) == set(by_column):
+        return dict(before["times"])
     dataset = load_dataset(by_column[request.experiment.baseline])
-    return local_training_times(by_column, dataset, request.experiment.baseline)
+    ratios = local_training_times(by_column, dataset, request.experiment.baseline)
+    rounded = {column: [round(ratio, 4) for ratio in values] for column, values in ratios.items()}
+    return {"device": jax.devices()[0].device_kind, "ratios": rounded}
 
 
 def _label_counts(request: Request) -> list[dict[str, Any]]:

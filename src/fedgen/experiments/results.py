@@ -5,7 +5,7 @@ all that a table or figure shows, so that reports need nothing else; `.quick` in
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,12 @@ class Store:
         write_whole(path, (json.dumps(table, indent=1, allow_nan=False) + "\n").encode())
         return path
 
+    def table(self, experiment: str, preset: str, quick: bool) -> Table | None:
+        """An experiment's table, if this version can read it."""
+        path = self.folder / f"{table_name(experiment, preset, quick)}.json"
+        table = read_json(path) if path.exists() else None
+        return table if table and table.get("format") == FORMAT else None
+
     def tables(self) -> list[Table]:
         """All experiments' tables that are there."""
         found = [read_json(path) for path in sorted(self.folder.glob("*.json"))]
@@ -141,7 +147,7 @@ def assemble(
             else:
                 entry |= _entry(experiment, row, column, cell, _against(experiment, row, column, got))
                 if times is not None:
-                    entry["time_ratio"] = _statistics(dict(enumerate(times[column.name])))
+                    entry["time_ratio"] = _typical(times[column.name])
             published = row.published.get(column.name)
             entry["published"] = _published(published)
             entries[row.name][column.name] = entry
@@ -154,7 +160,7 @@ def assemble(
         "preset": preset,
         "quick": quick,
         "metric": experiment.metric,
-        "metric_label": METRICS[experiment.metric],
+        "metric_label": METRICS[experiment.metric].replace("the full test set", _scored_on(configs.values())),
         "baseline": experiment.baseline,
         "notes": [*experiment.notes, *_notes(present)],
         "versions": sorted({cell["version"] for cell in present}),
@@ -166,6 +172,11 @@ def assemble(
         "cells": entries,
         "figures": [_figure(experiment, figure, entries, got) for figure in experiment.figures],
     }
+
+
+def _scored_on(configs: Iterable[RunConfig]) -> str:
+    validation = any(config.evaluate_on == "validation" for config in configs)
+    return "held-out training images" if validation else "the full test set"
 
 
 def _entry(experiment: Experiment, row: Row, column: Column, cell: Cell, against: Cell | None) -> dict[str, Any]:
@@ -223,6 +234,12 @@ def _statistics(values: Mapping[int, float | None]) -> dict[str, Any]:
         "std": _rounded(float(np.std(present, ddof=1))) if whole and len(present) > 1 else None,
         "values": {str(seed): _rounded(value) for seed, value in values.items()},
     }
+
+
+def _typical(ratios: Sequence[float]) -> dict[str, Any]:
+    """The median, and the standard deviation that the quartiles tell of: a busy moment moves neither much."""
+    low, middle, high = np.percentile(ratios, [25, 50, 75])
+    return {"n": len(ratios), "mean": _rounded(float(middle)), "std": _rounded(float(high - low) / 1.349)}
 
 
 def _published(value: tuple[float, float] | str | None) -> dict[str, Any] | None:

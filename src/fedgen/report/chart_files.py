@@ -8,6 +8,7 @@ import numpy as np
 from fedgen.report.figures import Line, line_figure, save_figure
 from fedgen.report.partitions import bubbles
 from fedgen.report.parts import Chart, Page
+from fedgen.report.prototype import prototype_figure
 
 
 def save_charts(page: Page, folder: Path) -> list[Path]:
@@ -35,4 +36,8 @@ def _bubbles(chart: Chart, folder: Path) -> list[Path]:
     return bubbles(panels, folder, chart.name)
 
 
-_SAVE: dict[str, Callable[[Chart, Path], list[Path]]] = {"lines": _lines, "bubbles": _bubbles}
+def _panels(chart: Chart, folder: Path) -> list[Path]:
+    return prototype_figure(chart.origin, folder)
+
+
+_SAVE: dict[str, Callable[[Chart, Path], list[Path]]] = {"lines": _lines, "bubbles": _bubbles, "panels": _panels}

@@ -43,8 +43,9 @@ def metrics_of(records: Sequence[Record]) -> list[str]:
 def curve_of(records: Sequence[Record], metric: str) -> list[list[float]]:
     """One metric over the rounds, from the evaluations of one algorithm and seed."""
     good = [r for r in records if "diverged_at" not in r]
-    if metric == HEADLINE:
-        return [[r["round"], headline(r)] for r in good]
+    if metric == HEADLINE:  # a federation's server may have nothing to test with
+        tested = [r for r in good if any(r.get(key) is not None for key in ("accuracy", "accuracy_users"))]
+        return [[r["round"], headline(r)] for r in tested]
     return [[r["round"], r[metric]] for r in good if r.get(metric) is not None]
 
 

@@ -13,8 +13,9 @@ from fedgen.experiments.spec import experiments
 from fedgen.report.charts import bubbles, lines, series
 from fedgen.report.curves import spread
 from fedgen.report.parts import Cell, Chart, Column, Section, Source, Table, difference, number
+from fedgen.report.prototype_page import prototype_parts
 from fedgen.report.published import PUBLISHED
-from fedgen.report.styles import Style, style_of
+from fedgen.report.styles import styles_of
 from fedgen.version import __version__
 
 Entry = Mapping[str, Any]  # of one row and column
@@ -59,17 +60,18 @@ def _section(table: Experiment, store: Store) -> Section:
         if panels:
             charts = [bubbles(name, "Who holds what", "A bubble's area is the number of samples.", panels)]
     elif "prototype" in table:
-        tables, charts = _prototype(table["prototype"], name)
+        tables, charts = prototype_parts(table["prototype"], name)
     quick = " · quick look" if table["quick"] else ""
     label = table.get("metric_label", "")
     lead = f"{table['about'].strip()}{' ' + label[0].upper() + label[1:] + '.' if label else ''}"
     return Section(
         name.replace(".", "-"),
-        f"{table['title'].replace('`', '')} · {table['preset']}{quick}",
+        f"{table['title']} · {table['preset']}{quick}",
         lead,
         notices=_notices(table),
         tables=tables,
         charts=charts,
+        notes=table.get("prototype", {}).get("notes", ()),
         sources=[_source(table, cells, store.folder / f"{name}.json")],
     )
 
@@ -80,7 +82,8 @@ def _section(table: Experiment, store: Store) -> Section:
 def _notices(table: Experiment) -> list[str]:
     notices = []
     if table["quick"]:
-        notices.append("A quick look, not a result: few rows, 10 rounds, one seed.")
+        how = ": few rows, 10 rounds, one seed" if "cells" in table else ""
+        notices.append(f"A quick look, not a result{how}.")
     entries = [(row, column, e) for row, es in table.get("cells", {}).items() for column, e in es.items()]
     states = Counter(e["status"] for *_, e in entries if e["status"] != "done")
     if states:
@@ -99,7 +102,10 @@ def _notices(table: Experiment) -> list[str]:
     for key, what in (("devices", "on different devices"), ("seeds", "with different numbers of seeds")):
         if len(table.get(key, ())) > 1:
             notices.append(f"Computed {what}: {', '.join(map(str, table[key]))}.")
-    return [*notices, *table["notes"]]
+    if "labels" in table and not table["labels"]:
+        notices.append("There are no rows in this file.")
+    explained = table.get("prototype", {}).get("notes", ())  # below its figures
+    return [*notices, *(note for note in table["notes"] if note not in explained)]
 
 
 # ---- tables ----
@@ -136,7 +142,7 @@ def _views(table: Experiment) -> list[Table]:
 
 
 def _grid(table: Experiment, caption: str, cell: Callable[[Entry], Cell], note: str) -> Table:
-    styles = _styles(table)
+    styles = styles_of(table["columns"])
     if len(table["columns"]) <= _MOST_COLUMNS:
         columns = [Column("setting", number=False), *(Column(c["label"]) for c in table["columns"])]
         rows = [
@@ -215,16 +221,6 @@ def _published_ratios(table: Experiment) -> Callable[[Entry], Mapping[str, Any] 
 # ---- figures ----
 
 
-def _styles(table: Experiment) -> dict[str, Style]:
-    """Columns of one algorithm are its variants."""
-    seen: Counter[str] = Counter()
-    styles = {}
-    for column in table["columns"]:
-        styles[column["name"]] = style_of(column["algorithm"], seen[column["algorithm"]])
-        seen[column["algorithm"]] += 1
-    return styles
-
-
 def _figures(table: Experiment, cells: Mapping[str, Any], name: str) -> list[Chart]:
     charts = [_over_rows(table, figure, name) for figure in table["figures"] if figure["kind"] == "lines"]
     curves = _learning_curves(table, cells, name) if cells else _stored_curves(table, name)
@@ -232,7 +228,7 @@ def _figures(table: Experiment, cells: Mapping[str, Any], name: str) -> list[Cha
 
 
 def _over_rows(table: Experiment, figure: Mapping[str, Any], name: str) -> Chart:
-    styles = _styles(table)
+    styles = styles_of(table["columns"])
     curves = [
         series(
             one["label"],
@@ -281,7 +277,7 @@ def _stored_curves(table: Experiment, name: str) -> list[Chart]:
 def _curve_chart(
     table: Experiment, points: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str], name: str
 ) -> list[Chart]:
-    styles = _styles(table)
+    styles = styles_of(table["columns"])
     curves = [series(c["label"], styles[c["name"]], points[c["name"]], scale={"round": 1}) for c in table["columns"]]
     drawn = {key for one in curves for key in one["points"]}
     y = {key: {"title": title, "axis": "test accuracy, %"} for key, title in titles.items() if key in drawn}
@@ -289,23 +285,6 @@ def _curve_chart(
         return []
     caption = "The line is the mean over seeds, the band their range. Full test set."
     return [lines(f"{name}.curves", "Learning curves", caption, curves, x={"round": "round"}, y=y)]
-
-
-# ---- the prototype ----
-
-
-def _prototype(result: Mapping[str, Any], name: str) -> tuple[list[Table], list[Chart]]:
-    titles, rows = result["table"]["titles"], result["table"]["rows"]
-    columns = [Column(title, number=i > 0) for i, title in enumerate(titles)]
-    table = Table("", columns, [[Cell(text, _sort_key(text)) for text in row] for row in rows])
-    return [table], []
-
-
-def _sort_key(text: str) -> float | str:
-    try:
-        return float(text.split()[0])
-    except (ValueError, IndexError):
-        return text
 
 
 # ---- where it comes from ----

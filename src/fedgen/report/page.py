@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from fedgen.files import write_whole
 from fedgen.report import experiment_page, run_page
 from fedgen.report.parts import Page, Section
 from fedgen.report.runs import Group, differing, group, is_run, read_run
-from fedgen.report.styles import DARK, DASHES, LIGHT
+from fedgen.report.styles import DARK, DASHES, LABEL_COLOURS, LIGHT
 from fedgen.version import __version__
 
 
@@ -77,11 +77,17 @@ def _from_folder(section: Section, folder: Path) -> Section:
 def render(page: Page) -> str:
     """The page as HTML; the same folders give the same bytes."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["prose"] = _prose
     template = environment.from_string(_asset("page.html"))
     data = {
         "colours": {"light": LIGHT, "dark": DARK},
+        "labels": LABEL_COLOURS,
         "dashes": [" ".join(map(str, lengths)) for lengths in DASHES],
-        "charts": {chart.name: asdict(chart) for section in page.sections for chart in section.charts},
+        "charts": {
+            chart.name: {"name": chart.name, "kind": chart.kind, "title": chart.title, "data": chart.data}
+            for section in page.sections
+            for chart in section.charts
+        },
     }
     return template.render(
         page=page,
@@ -90,6 +96,12 @@ def render(page: Page) -> str:
         script=Markup(_asset("page.js")),
         data=Markup(_for_script(data)),
     )
+
+
+def _prose(text: str) -> Markup:
+    """Text in which `such` words are code."""
+    parts = text.split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
 
 
 def _for_script(data: Any) -> str:

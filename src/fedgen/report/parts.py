@@ -49,6 +49,7 @@ class Chart:
     title: str
     caption: str
     data: Mapping[str, Any]
+    origin: Mapping[str, Any] = field(default_factory=dict)  # what files of it are drawn from, where not from `data`
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Section:
     notices: Sequence[str] = ()
     tables: Sequence[Table] = ()
     charts: Sequence[Chart] = ()
+    notes: Sequence[str] = ()
     sources: Sequence[Source] = ()
 
 

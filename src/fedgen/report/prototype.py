@@ -12,15 +12,14 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 
 from fedgen.report.figures import save_figure
+from fedgen.report.styles import LABEL_COLOURS
 
-# Five colours that colour-blind eyes tell apart (Paul Tol's "bright"); the markers say the same again.
-_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377")
 _MARKERS = ("o", "s", "D", "^", "v")
 _TINT = 0.3  # share of the colour in a region, the rest is white
 _INK, _QUIET = "#222222", "#6B6B6B"
 
 
-def prototype_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
+def prototype_figure(result: Mapping[str, Any], folder: Path, name: str = "prototype") -> list[Path]:
     """The experiment's picture as PNG and SVG: the models above, the generator below, the accuracies beside."""
     pictures = result["pictures"]
     extent, users, regions, accuracy = (pictures[key] for key in ("extent", "users", "regions", "accuracy"))
@@ -32,12 +31,12 @@ def prototype_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
             axes = figure.add_subplot(cells[row, user])
             _draw(axes, regions[when][user], extent, users[user])
             _name(axes, f"User {user + 1} {when}: {accuracy[when][user]:.1f} %", _lacking(held))
-    for row, (name, title, subtitle) in enumerate(
+    for row, (model, title, subtitle) in enumerate(
         (("average", "Average", "of the users' models before"), ("oracle", "Oracle", "trained on all users' data"))
     ):
         axes = figure.add_subplot(cells[row, 3])
-        _draw(axes, regions[name][0], extent, all_points)
-        _name(axes, f"{title}: {accuracy[name]:.1f} %", subtitle)
+        _draw(axes, regions[model][0], extent, all_points)
+        _name(axes, f"{title}: {accuracy[model]:.1f} %", subtitle)
     for column, stage in enumerate(pictures["samples"]):
         axes = figure.add_subplot(cells[2, column])
         beyond = column == cells.ncols - 1  # later than the paper shows, and so far out that it takes a wider view
@@ -55,13 +54,15 @@ def prototype_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
         _name(axes, f"Generator after {stage['steps']} steps", subtitle)
     _compare(figure.add_subplot(cells[:2, 4]), result)
     shown = f"pictures: seed {pictures['seed']}" + ("; a quick run" if result["quick"] else "")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(_COLOURS), frameon=False)
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(LABEL_COLOURS), frameon=False
+    )
     figure.suptitle(f"Distillation in the plane: users' decision regions, and what the generator learned ({shown})")
-    return save_figure(figure, folder, "prototype")
+    return save_figure(figure, folder, name)
 
 
 def _lacking(held: Sequence[int]) -> str:
-    missing = [str(label + 1) for label in range(len(_COLOURS)) if label not in held]
+    missing = [str(label + 1) for label in range(len(LABEL_COLOURS)) if label not in held]
     return f"its data lack label {' and '.join(missing)}" if missing else "its data have all labels"
 
 
@@ -75,7 +76,7 @@ def _name(axes: Axes, title: str, subtitle: str) -> None:
 
 def _draw(axes: Axes, regions: Sequence[str], extent: Sequence[float], points: Mapping[str, Any]) -> None:
     """Points over the regions in which a model predicts each label."""
-    tints = [tuple(1 - _TINT * (1 - part) for part in to_rgb(colour)) for colour in _COLOURS]
+    tints = [tuple(1 - _TINT * (1 - part) for part in to_rgb(colour)) for colour in LABEL_COLOURS]
     left, right, bottom, top = extent
     shown = np.array([[int(label) for label in row] for row in regions])
     axes.imshow(
@@ -87,7 +88,7 @@ def _draw(axes: Axes, regions: Sequence[str], extent: Sequence[float], points: M
         np.linspace(low, high, 2 * number + 1)[1::2]  # the middles of the squares
         for low, high, number in ((left, right, shown.shape[1]), (bottom, top, shown.shape[0]))
     )
-    for label, (colour, marker) in enumerate(zip(_COLOURS, _MARKERS, strict=True)):
+    for label, (colour, marker) in enumerate(zip(LABEL_COLOURS, _MARKERS, strict=True)):
         if label in shown:
             axes.contour(columns, rows, shown == label, levels=[0.5], colors="white", linewidths=1.8)
         chosen = x[y == label]
@@ -114,7 +115,9 @@ def _compare(axes: Axes, result: Mapping[str, Any]) -> None:
     ]
     for name, places, style in series:
         mean, std = accuracy[name]["mean"], accuracy[name]["std"]
-        axes.errorbar(mean, places, xerr=std, linestyle="none", color=_COLOURS[0], markersize=6, capsize=2, **style)
+        axes.errorbar(
+            mean, places, xerr=std, linestyle="none", color=LABEL_COLOURS[0], markersize=6, capsize=2, **style
+        )
         if name in published:
             below = {**style, "label": None, "linestyle": "none", "color": _QUIET, "markersize": 4.5}
             axes.plot(published[name], places + 0.28, **below)

@@ -1,5 +1,6 @@
 """A reproduction for the eye: tables for the terminal, figures, and the Markdown page of all results."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from fedgen.experiments.spec import experiments
 from fedgen.files import write_whole
 from fedgen.report.figures import save_figure
 from fedgen.report.partitions import bubbles
+from fedgen.report.prototype import prototype_figure
+from fedgen.report.styles import DASHES, LIGHT, styles_of
 
 _ABSENT = "–"
 _BESIDE = 4  # figures side by side
+_FAR = 25.0  # points below the best: further down a curve would flatten the others
 
 
 def draw(table: Table, folder: Path) -> list[Path]:
@@ -25,9 +29,7 @@ def draw(table: Table, folder: Path) -> list[Path]:
     name = table_name(table["experiment"], table["preset"], table["quick"])
     place = folder / "figures"
     if "prototype" in table:
-        from fedgen.report.prototype import prototype_figure
-
-        return prototype_figure(table["prototype"], place)
+        return prototype_figure(table["prototype"], place, name)
     if "labels" in table:
         counts = {panel["label"]: np.array(panel["counts"]) for panel in table["labels"]}
         return bubbles(counts, place, name)
@@ -40,42 +42,56 @@ def _panels(table: Table, panels: Sequence[Mapping[str, Any]], folder: Path, nam
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(3.4 * columns + 1.6, 2.9 * rows + 0.5), layout="constrained")
     all_axes: Any = figure.subplots(rows, columns, squeeze=False)
-    colours = {column["name"]: f"C{i % 10}" for i, column in enumerate(table["columns"])}
+    styles = styles_of(table["columns"])
     for axes in all_axes.flat[len(panels) :]:
         axes.set_visible(False)
     handles: dict[str, Any] = {}
     for axes, panel in zip(all_axes.flat, panels, strict=False):
         for one in panel["series"]:
+            colour, dash = styles[one["name"]]
             marker = "o" if panel["kind"] == "lines" else ""
-            (line,) = axes.plot(one["x"], one["y"], marker=marker, ms=3.5, lw=1.4, color=colours[one["name"]])
-            axes.fill_between(one["x"], one["low"], one["high"], color=line.get_color(), alpha=0.15, lw=0)
+            (line,) = axes.plot(one["x"], one["y"], marker=marker, ms=3.5, lw=1.3, color=LIGHT[colour])
+            if DASHES[dash]:
+                line.set_dashes(DASHES[dash])
+            axes.fill_between(one["x"], one["low"], one["high"], color=LIGHT[colour], alpha=0.12, lw=0)
             handles.setdefault(one["label"], line)
         axes.set(xlabel=panel["x_label"], title=panel["title"])
         if panel["log"]:
             axes.set_xscale("log")
-        if panel["kind"] == "curves":  # the first rounds would flatten what matters
-            ends = [one["y"][-1] for one in panel["series"]]
-            axes.set_ylim(bottom=max(min(ends) - 25, 0))
+        _look_at_the_top(axes, panel)
         axes.grid(alpha=0.3)
     for axes in all_axes[:, 0]:
         axes.set_ylabel(panels[0]["y_label"])
-    figure.legend(handles.values(), handles, loc="outside right center", frameon=False)
+    order = [column["label"] for column in table["columns"] if column["label"] in handles]
+    figure.legend([handles[label] for label in order], order, loc="outside right center", frameon=False)
     quick = "  (quick: a look, not a result)" if table["quick"] else ""
     figure.suptitle(f"{table['title']}, preset {table['preset']}{quick}", fontsize="medium")
     return save_figure(figure, folder, name)
 
 
-def terminal_tables(table: Table, width: int) -> list[Grid]:
-    """An experiment's numbers for the terminal: ours, and the published in grey."""
+def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> None:
+    """Leave out the first rounds, and say where a curve ends that lies far below the others."""
+    ends = {one["label"]: one["y"][-1] for one in panel["series"]}
+    lowest = [min(one["y"]) if panel["kind"] == "lines" else one["y"][-1] for one in panel["series"]]
+    near = [low for low in lowest if low >= max(ends.values()) - _FAR]
+    bottom = max(min(near) - (2 if panel["kind"] == "lines" else 12), 0)
+    axes.set_ylim(bottom=bottom)
+    below = [f"{label} {end:.0f}" for label, end in ends.items() if end < bottom]
+    if below:
+        axes.text(0.97, 0.05, "below: " + ", ".join(below), transform=axes.transAxes, ha="right", fontsize="small")
+
+
+def terminal_tables(table: Table, width: int) -> list[str | Grid]:
+    """An experiment's numbers for the terminal: ours, and the published in grey; a wide table in several parts."""
     if "prototype" in table:
-        return [_from_markdown(table, *_prototype_table(table["prototype"]))]
+        return [_title(table), _from_markdown(*_prototype_table(table["prototype"]))]
     if "labels" in table:
-        return [_from_markdown(table, ["α", "users", "largest user", "labels of a user"], _label_rows(table))]
+        return [_title(table), _from_markdown(_LABEL_TITLES, _label_rows(table))]
     titles = [column["label"] for column in table["columns"]]
     fitting = max((width - 30) // 15, 2)
-    grids = []
+    grids: list[str | Grid] = [_title(table)]
     for start in range(0, len(titles), fitting):
-        grid = Grid(title=_title(table), title_justify="left")
+        grid = Grid()
         grid.add_column("", no_wrap=True)
         for title in titles[start : start + fitting]:
             grid.add_column(title, justify="right")
@@ -89,11 +105,11 @@ def terminal_tables(table: Table, width: int) -> list[Grid]:
 def _title(table: Table) -> str:
     quick = "  [yellow]quick: a look, not a result[/yellow]" if table["quick"] else ""
     label = f"\n{table['metric_label']}; grey: published" if "metric_label" in table else ""
-    return f"{escape(table['title'])}, preset {table['preset']}{quick}{escape(label)}"
+    return f"[bold]{escape(table['title'])}[/bold], preset {table['preset']}{quick}{escape(label)}"
 
 
-def _from_markdown(table: Table, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
-    grid = Grid(title=_title(table), title_justify="left")
+def _from_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+    grid = Grid()
     for title in titles:
         grid.add_column(title, justify="right" if title != titles[0] else "left")
     for row in rows:
@@ -165,14 +181,14 @@ def _section(table: Table, store: Store, seen_from: Path) -> str:
     if "prototype" in table:
         lines += _markdown(*_prototype_table(table["prototype"]))
     elif "labels" in table:
-        lines += _markdown(["α", "users", "largest user", "labels of a user"], _label_rows(table))
+        lines += _markdown(_LABEL_TITLES, _label_rows(table))
     else:
         lines += _grid_section(table)
     lines += [f"- {note}" for note in table["notes"]]
     name = table_name(table["experiment"], table["preset"], table["quick"])
     pictures = sorted((store.folder / "figures").glob(f"{name}.png"))
     for picture in pictures:
-        link = Path(_relative(picture, seen_from)).as_posix()
+        link = Path(os.path.relpath(picture, seen_from)).as_posix()
         lines += ["", f"![{table['title']}]({link})"]
     return "\n".join(lines) + "\n"
 
@@ -193,13 +209,13 @@ def _grid_section(table: Table) -> list[str]:
         return _markdown(turned[0], turned[1:])
 
     lines = [f"{table['metric_label'][0].upper()}{table['metric_label'][1:]}. {run}", "", *grid(_markdown_cell)]
+    if table["metric"] == "time":
+        lines += ["", "Accuracy on the full test set, %, mean of the last 10 rounds:", "", *grid(_metric("accuracy"))]
     differing = [c for row in table["cells"].values() for c in row.values() if c.get("difference")]
     if differing:
         base = next((c["label"] for c in table["columns"] if c["name"] == table["baseline"]), None)
         against = base or next(r["label"] for r in table["rows"] if r["name"] == table["baseline"])
         lines += ["", f"Paired difference to {against}, with its 95 % interval:", "", *grid(_difference_cell)]
-    if table["metric"] == "time":
-        lines += ["", "Accuracy on the full test set, %, mean of the last 10 rounds:", "", *grid(_metric("accuracy"))]
     if table["metric"] == "accuracy" and any(
         r for row in table["cells"].values() for r in row.values() if "metrics" in r
     ):
@@ -246,6 +262,9 @@ def _prototype_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[st
     return titles, rows
 
 
+_LABEL_TITLES = ("partition", "users", "largest user", "labels of a user")
+
+
 def _label_rows(table: Table) -> list[list[str]]:
     rows = []
     for panel in table["labels"]:
@@ -268,9 +287,3 @@ def _markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
 
 def _list(values: Sequence[Any]) -> str:
     return " or ".join(map(str, values))
-
-
-def _relative(path: Path, start: Path) -> str:
-    import os
-
-    return os.path.relpath(path, start)

@@ -59,7 +59,7 @@ def _section(one: Group, name: str, apart: Sequence[str]) -> Section:
         notices,
         [_table(one)],
         charts,
-        [_source(run) for run in one.runs],
+        sources=[_source(run) for run in one.runs],
     )
 
 

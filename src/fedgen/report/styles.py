@@ -1,8 +1,14 @@
 """How curves look, in files and on the page: each algorithm the same everywhere, and told apart without colour."""
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 # Dark enough, or bright enough, to be read on white and on near-black paper, also with impaired colour vision.
 LIGHT = ("#0b62a8", "#b5540a", "#00795c", "#8a4bb0", "#7a6a00", "#c2337a", "#d3202b", "#4d5661")
 DARK = ("#6cb6ff", "#f0a35e", "#4fd1ac", "#c99cf0", "#d9c64a", "#ff8ec0", "#ff7b72", "#aeb7c2")
+# Of labels in the plane (Paul Tol's "bright"); markers say the same again.
+LABEL_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377")
 DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3))  # lengths of strokes and gaps in turn
 
 Style = tuple[int, int]  # which colour, which dash
@@ -15,6 +21,16 @@ _STYLES: dict[str, Style] = {
     "feddfusion": (5, 2),
     "fedgen": (6, 0),
 }
+
+
+def styles_of(columns: Iterable[Mapping[str, Any]]) -> dict[str, Style]:
+    """The styles of an experiment's columns, by name; those of one algorithm are its variants."""
+    seen: Counter[str] = Counter()
+    styles = {}
+    for column in columns:
+        styles[column["name"]] = style_of(column["algorithm"], seen[column["algorithm"]])
+        seen[column["algorithm"]] += 1
+    return styles
 
 
 def style_of(algorithm: str, variant: int = 0) -> Style:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedgen.core.contract import Tree
+from fedgen.core.trees import named
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
 
@@ -24,7 +25,7 @@ FORMAT = "fedgen-checkpoint-1"
 
 def save_tree(path: Path, tree: Tree, about: Mapping[str, Any]) -> None:
     """Write the arrays of a tree, named by their place in it, and a JSON description."""
-    arrays = {name: np.asarray(leaf, order="C") for name, leaf in _named(jax.device_get(tree)).items()}
+    arrays = {name: np.asarray(leaf, order="C") for name, leaf in named(jax.device_get(tree)).items()}
     header = {"format": FORMAT, "about": dict(about), "checksum": _checksum(arrays)}
     # One entry only: the order of several is not fixed, and the same run is to write the same bytes.
     write_whole(path, save(arrays, {"fedgen": json.dumps(header)}))
@@ -38,7 +39,7 @@ def read_about(path: Path) -> dict[str, Any]:
 def load_tree(path: Path, like: Tree) -> Tree:
     """The tree in a checkpoint; it must have the names, shapes and types of `like`."""
     arrays, _ = _read(path)
-    expected = _named(like)
+    expected = named(like)
     for name, leaf in expected.items():
         found = arrays.get(name)
         if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
@@ -49,10 +50,6 @@ def load_tree(path: Path, like: Tree) -> Tree:
     if extra := set(arrays) - set(expected):
         raise FedgenError(f"checkpoint {path} is of another run: it holds {min(extra)}, which this one does not have")
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected])
-
-
-def _named(tree: Tree) -> dict[str, Any]:
-    return {jax.tree_util.keystr(place): leaf for place, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def _checksum(arrays: Mapping[str, np.ndarray]) -> int:

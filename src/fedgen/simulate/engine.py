@@ -197,7 +197,7 @@ class Program:
             if fetched is not None:
                 shard, rows = shard._replace(x=fetched.x, y=fetched.y), fetched.rows
             return train_client(
-                algorithm, self._task, federation, broadcast, client, shard, round, user, inputs.key, rows
+                algorithm, self._task, federation, broadcast, client, shard, round, user, inputs.key, rows=rows
             )
 
         def proxy(key: Array, samples: int) -> Array:

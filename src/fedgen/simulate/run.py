@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedgen.config import to_toml
+from fedgen.config import RunConfig, to_toml
 from fedgen.errors import FedgenError
-from fedgen.simulate.engine import Correct, Inputs, Program, State
+from fedgen.privacy import guarantee
+from fedgen.simulate.engine import Correct, Inputs, Program, State, draw_cohort
 from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.scores import Record, matching, result, scores, table
 from fedgen.simulate.setup import Setup
@@ -250,30 +251,48 @@ class _Runner:
         config = self.setups[number].config
         results = []
         for job, timing in zip(self.jobs, self.progress.timings, strict=True):
+            # The share of each, where runs were computed together.
+            share = {k: v / len(job.lanes) if k.startswith("seconds") else v for k, v in timing.items()}
             for seed in (lane.seed for lane in job.lanes if lane.setup == number):
                 records = self._records_of(number, job.algorithm, seed)
-                diverged = next((r["diverged_at"] for r in records if "diverged_at" in r), None)
-                good = [r for r in records if "diverged_at" not in r]
-                results.append(
-                    {
-                        "algorithm": job.algorithm,
-                        "seed": seed,
-                        "rounds": config.rounds if diverged is None else diverged,
-                        "diverged_at": diverged,
-                        **result(good, config.rounds),
-                        "seconds_compile": timing["seconds_compile"] / len(job.lanes),  # its share, where runs
-                        "seconds_train": timing["seconds_train"] / len(job.lanes),  # were computed together
-                        "bytes_up": timing["bytes_up"],
-                        "bytes_down": timing["bytes_down"],
-                    }
-                )
-        return {
-            "version": __version__,
-            "config": config.model_dump(mode="json"),
-            "device": device(),
-            "results": results,
-            "table": table(results, config.score),
-        }
+                messages = most_messages(config, seed) if config.dp_noise else 0
+                results.append(result_row(job.algorithm, seed, records, config, share, messages))
+        return summary_of(config, results)
+
+
+def result_row(
+    algorithm: str, seed: int, records: Sequence[Record], config: RunConfig, timing: Mapping[str, float], messages: int
+) -> Record:
+    """A summary's numbers of one algorithm and seed; `messages` is the most that any user sent."""
+    rounds, privacy = config.rounds, guarantee(config, messages)
+    diverged = next((r["diverged_at"] for r in records if "diverged_at" in r), None)
+    return {
+        "algorithm": algorithm,
+        "seed": seed,
+        "rounds": rounds if diverged is None else diverged,
+        "diverged_at": diverged,
+        **result([r for r in records if "diverged_at" not in r], rounds),
+        **{key: timing[key] for key in ("seconds_compile", "seconds_train", "bytes_up", "bytes_down")},
+        **({"privacy": privacy} if privacy else {}),
+    }
+
+
+def most_messages(config: RunConfig, seed: int) -> int:
+    """How many messages the user sends that is drawn most often."""
+    key, rounds = jax.random.key(seed), jnp.arange(config.rounds)
+    cohorts = jax.vmap(lambda round: draw_cohort(key, round, config.users, config.active))(rounds)
+    return int(np.bincount(np.asarray(cohorts).ravel()).max())
+
+
+def summary_of(config: RunConfig, results: Sequence[Record]) -> dict[str, Any]:
+    """What summary.json holds."""
+    return {
+        "version": __version__,
+        "config": config.model_dump(mode="json"),
+        "device": device(),
+        "results": list(results),
+        "table": table(results, config.score),
+    }
 
 
 def _described(jobs: Sequence[Job]) -> list[list[Any]]:

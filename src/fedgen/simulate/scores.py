@@ -64,6 +64,8 @@ def headline(record: Record) -> float:
 def result(records: Sequence[Record], rounds: int) -> Record:
     """The numbers of one algorithm and seed, from its evaluations."""
     last = [r for r in records if r["round"] > rounds - LAST_ROUNDS]
+    # In a real federation nobody may have samples to test on.
+    scored = [r for r in records if r["accuracy"] is not None or r["accuracy_users"] is not None]
 
     def late(key: str) -> float | None:
         values = [r[key] for r in last if r.get(key) is not None]
@@ -75,12 +77,12 @@ def result(records: Sequence[Record], rounds: int) -> Record:
 
     return {
         "accuracy": late("accuracy"),
-        "accuracy_best5": best5([headline(r) for r in records]),
+        "accuracy_best5": best5([headline(r) for r in scored]),
         "accuracy_seen_labels": late("accuracy_seen_labels"),
         "accuracy_seen_labels_best5": best5([v for r in records if (v := r["accuracy_seen_labels"]) is not None]),
         "accuracy_users": late("accuracy_users"),
         "accuracy_matching": late("accuracy_matching"),
-        "curve": [[r["round"], headline(r)] for r in records],
+        "curve": [[r["round"], headline(r)] for r in scored],
     }
 
 

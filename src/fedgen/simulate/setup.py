@@ -20,6 +20,7 @@ from fedgen.data.partition import PARTITIONERS
 from fedgen.data.partition_file import read_partition, write_partition
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
+from fedgen.privacy import guarantee
 from fedgen.simulate.engine import Data, Inputs, Program
 from fedgen.simulate.spread import place, place_samples
 from fedgen.task import federation_of, task_of
@@ -89,6 +90,7 @@ class Setup:
 
     def check(self) -> None:
         """Raise now what building an algorithm would raise later."""
+        guarantee(self.config, 1)  # whether there is an accountant, where one is needed
         try:
             self.task.latent_size()
         except (TypeError, ValueError) as error:

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { charts, colours: COLOURS, dashes: DASHES } = JSON.parse(document.getElementById("data").textContent);
+  const { charts, colours: COLOURS, dashes: DASHES, labels: LABELS } = JSON.parse(document.getElementById("data").textContent);
 
   const INKS = {
     light: { ink: "#1d2126", soft: "#5d6671", line: "#dfe2e6", card: "#ffffff", bubble: "#c4402f" },
@@ -32,8 +32,8 @@
     shape("text", { x, y, fill, "font-size": 12, "font-family": FONT, ...more }, text);
 
   // ---- numbers ----
-  function ticks(low, high, count) {
-    const step0 = (high - low) / Math.max(1, count);
+  function ticks(low, high, count, whole) {
+    const step0 = Math.max((high - low) / Math.max(1, count), whole ? 1 : 0);
     const power = 10 ** Math.floor(Math.log10(step0));
     const step = power * [1, 2, 5, 10].find((m) => m * power >= step0 * 0.999);
     const found = [];
@@ -131,12 +131,12 @@
     }
     return rows;
   }
-  function span(values, count) {
+  function span(values, count, whole) {
     let [low, high] = [Math.min(...values), Math.max(...values)];
     if (low === high) { low -= Math.abs(low) * 0.05 || 0.5; high += Math.abs(high) * 0.05 || 0.5; }
     const room = (high - low) * 0.04;
     [low, high] = [low - room, high + room];
-    const { values: at, digits } = ticks(low, high, count);
+    const { values: at, digits } = ticks(low, high, count, whole);
     return { low, high, marks: at.map((v) => [v, plain(v, digits)]) };
   }
 
@@ -147,7 +147,7 @@
       const room = log ? (high / low) ** 0.06 : (high - low || 1) * 0.06;
       return { low: log ? low / room : low - room, high: log ? high * room : high + room, log, marks };
     }
-    const made = span(values, width / 90);
+    const made = span(values, width / 90, values.every(Number.isInteger));
     if (low === high) return made;
     const start = low > 0 && low < high / 4 ? 0 : low; // rounds begin at none
     return { low: start, high, marks: made.marks.filter(([v]) => v >= start && v <= high) };
@@ -365,6 +365,95 @@
     return redraw;
   }
 
+  // ---- panels: what a model predicts where, and points ----
+  const MARKS = [
+    (x, y, r, a) => shape("circle", { cx: x, cy: y, r, ...a }),
+    (x, y, r, a) => shape("rect", { x: x - r * 0.9, y: y - r * 0.9, width: r * 1.8, height: r * 1.8, ...a }),
+    (x, y, r, a) => shape("path", { d: `M${x} ${y - r * 1.3}l${r * 1.3} ${r * 1.3}l${-r * 1.3} ${r * 1.3}l${-r * 1.3} ${-r * 1.3}Z`, ...a }),
+    (x, y, r, a) => shape("path", { d: `M${x} ${y - r * 1.2}l${r * 1.2} ${r * 2.1}h${-r * 2.4}Z`, ...a }),
+    (x, y, r, a) => shape("path", { d: `M${x} ${y + r * 1.2}l${r * 1.2} ${-r * 2.1}h${-r * 2.4}Z`, ...a }),
+  ];
+  function panels(figure, chart) {
+    const { groups } = chart.data;
+    const most = Math.max(...groups.map((g) => g.panels.length));
+    const classes = 1 + Math.max(...groups.flatMap((g) => g.panels.flatMap((p) => p.y)));
+    const labelColour = (i) => LABELS[i % LABELS.length];
+
+    function drawPanel(svg, panel, left, top, side, ink) {
+      const [x0, x1, y0, y1] = panel.extent;
+      const x = (v) => left + ((v - x0) / (x1 - x0)) * side;
+      const y = (v) => top + side - ((v - y0) / (y1 - y0)) * side;
+      const rows = panel.regions.length;
+      panel.regions.forEach((row, i) => { // from the bottom; equal neighbours are one rectangle
+        const [cell, height] = [side / row.length, side / rows];
+        for (let from = 0, to = 0; from < row.length; from = to) {
+          while (to < row.length && row[to] === row[from]) to++;
+          svg.append(shape("rect", {
+            x: (left + from * cell).toFixed(2), y: (top + side - (i + 1) * height).toFixed(2),
+            width: ((to - from) * cell).toFixed(2), height: height.toFixed(2), fill: labelColour(Number(row[from])), "fill-opacity": 0.28, "shape-rendering": "crispEdges",
+          }));
+        }
+      });
+      panel.x.forEach(([px, py], i) => {
+        if (px < x0 || px > x1 || py < y0 || py > y1) return;
+        const mark = MARKS[panel.y[i] % MARKS.length](+x(px).toFixed(1), +y(py).toFixed(1), side / 80, { fill: labelColour(panel.y[i]), stroke: ink.card, "stroke-width": 0.5 });
+        svg.append(mark);
+      });
+      svg.append(shape("rect", { x: left, y: top, width: side, height: side, fill: "none", stroke: ink.line, "data-panel": panel.title }));
+      svg.append(label(left, top - 8, panel.title, ink.ink, { "font-weight": 600 }));
+      svg.append(label(left + side, top - 8, panel.note, ink.soft, { "text-anchor": "end", "font-size": 11 }));
+    }
+    function draw(width, name, forPaper) {
+      const ink = INKS[name];
+      const columns = Math.min(most, Math.max(width < 460 ? 1 : 2, Math.floor(width / 220)));
+      const gap = 18;
+      const side = Math.min(260, (width - gap * (columns - 1)) / columns);
+      const placed = [];
+      let top = 0;
+      for (const group of groups) {
+        placed.push({ title: group.title, top: top + 16 });
+        group.panels.forEach((panel, i) => placed.push({ panel, left: (i % columns) * (side + gap), top: top + 48 + Math.floor(i / columns) * (side + 36) }));
+        top += 48 + Math.ceil(group.panels.length / columns) * (side + 36) - 12;
+      }
+      const svg = shape("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${top + 28}`, width, height: top + 28, role: "img" });
+      svg.append(shape("title", {}, chart.title));
+      if (forPaper) svg.append(shape("rect", { width, height: top + 28, fill: ink.card }));
+      for (const item of placed) {
+        if (item.panel) drawPanel(svg, item.panel, item.left, item.top, side, ink);
+        else svg.append(label(0, item.top, item.title, ink.ink, { "font-size": 14, "font-weight": 600 }));
+      }
+      for (let i = 0; i < classes; i++) {
+        svg.append(MARKS[i % MARKS.length](8 + i * 70, top + 14, 5, { fill: labelColour(i) }));
+        svg.append(label(18 + i * 70, top + 18, `label ${i + 1}`, ink.ink));
+      }
+      return { svg, placed, side };
+    }
+    const plot = make("div", { class: "plot" });
+    const tip = tipIn(plot);
+    let current = null;
+    function redraw() {
+      tip.hide();
+      plot.querySelector("svg")?.remove();
+      current = draw(roomIn(plot), theme(), false);
+      plot.prepend(current.svg);
+    }
+    plot.addEventListener("pointermove", (event) => {
+      const where = plot.getBoundingClientRect();
+      const [px, py] = [event.clientX - where.left, event.clientY - where.top];
+      const { side } = current;
+      const at = current.placed.find((p) => p.panel && px >= p.left && px < p.left + side && py >= p.top && py < p.top + side);
+      if (!at) return tip.hide();
+      const rows = at.panel.regions;
+      const row = rows[Math.floor((1 - (py - at.top) / side) * rows.length - 1e-9)];
+      const predicted = row && row[Math.floor(((px - at.left) / side) * row.length)];
+      if (predicted === undefined) return tip.hide();
+      tip.show(px, py, make("b", {}, at.panel.title), `label ${Number(predicted) + 1} is predicted here`);
+    });
+    plot.addEventListener("pointerleave", () => tip.hide());
+    figure.append(make("div", { class: "controls" }, saveButtons(chart.name, () => draw(960, "light", true).svg)), plot);
+    return redraw;
+  }
+
   // ---- tables ----
   function sortable(table) {
     const headers = [...table.tHead.rows[0].cells];
@@ -400,7 +489,7 @@
   }
 
   // ---- all of it ----
-  const kinds = { lines, bubbles };
+  const kinds = { lines, bubbles, panels };
   const redraws = [];
   for (const figure of document.querySelectorAll("figure[data-chart]")) {
     const chart = charts[figure.dataset.chart];

@@ -1,0 +1,119 @@
+"""The two halves as Flower's apps: what the app folder's modules hand to Flower."""
+
+import math
+import os
+import re
+from pathlib import Path
+
+import jax
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedgen.errors import FedgenError
+from fedgen.federate import wire
+from fedgen.federate.journal import Journal
+from fedgen.federate.server import Server
+from fedgen.federate.settings import SiteSettings, read_settings
+from fedgen.federate.site import Site
+from fedgen.federate.wire import RefusedError
+from fedgen.files import cache_folder
+
+SERVER_VARIABLE = "FEDGEN_SERVER"  # the environment variable with the server's folder
+
+
+def server_app(app: Path) -> ServerApp:
+    """The server's half; SuperLink must have been started with FEDGEN_SERVER set to the server's folder."""
+    flower = ServerApp()
+
+    @flower.main()
+    def main(grid: Grid, context: Context) -> None:
+        keep_compiled_programs()
+        folder = os.environ.get(SERVER_VARIABLE)
+        if not folder:
+            raise FedgenError(f"set {SERVER_VARIABLE} to the server's folder before starting flower-superlink")
+        name = str(context.run_config.get("run", "run"))
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+            raise FedgenError(f"the run is called {name!r}; use letters, digits, '-', '_' and '.'")
+        journal = Journal(Path(folder) / "log.jsonl", run=name)
+        try:
+            Server(app, Path(folder), name, grid, journal).run()
+        except Exception as error:
+            reason = str(error) if isinstance(error, FedgenError) else f"{type(error).__name__}: {error}"
+            journal.write("ended", reason=reason)
+            raise
+
+    return flower
+
+
+def client_app(app: Path) -> ClientApp:
+    """A site's half; its SuperNode must have been started with `folder` in its node configuration."""
+    flower = ClientApp()
+
+    @flower.query()
+    def query(message: Message, context: Context) -> Message:
+        name = read_settings(_folder(context) / "site.toml", SiteSettings).name
+        return Message(RecordDict({"site": ConfigRecord({"name": name})}), reply_to=message)
+
+    @flower.train()
+    def train(message: Message, context: Context) -> Message:
+        return _answer(message, context, app, train=True)
+
+    @flower.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return _answer(message, context, app, train=False)
+
+    return flower
+
+
+def _answer(message: Message, context: Context, app: Path, *, train: bool) -> Message:
+    """What a site does with a message; what goes wrong is in its journal, and the server hears a sentence."""
+    keep_compiled_programs()
+    folder = _folder(context)
+    journal = Journal(folder / "log.jsonl")
+    try:
+        return Message(answer(Site(folder, app), message, journal, train=train), reply_to=message)
+    except Exception as error:
+        journal.write("failed", reason=f"{type(error).__name__}: {error}")
+        raise
+
+
+def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> RecordDict:
+    """A site's reply to the server's message."""
+    if (size := wire.size(message.content)) > site.settings.max_message:
+        raise RefusedError(f"the server's message has {size:,} bytes, more than max_message allows")
+    content = wire.records(message, {"broadcast": ArrayRecord, "about": ConfigRecord})
+    about = content["about"]
+    run, number = wire.field(about, "run", str), wire.field(about, "round", int)
+    ticket = wire.field(about, "ticket", str)
+    broadcast = wire.decode(content["broadcast"], site.plan.forms.broadcast)
+    journal.write(
+        "train" if train else "evaluate",
+        run=run, round=number, after=site.last_round(run, number), received=size, pid=os.getpid(),
+    )  # fmt: skip
+    echo = ConfigRecord({"run": run, "round": number, "ticket": ticket})
+    if not train:
+        score = site.evaluate(run, number, broadcast) if site.settings.evaluate else None
+        journal.write("evaluated", round=number, score=score and score._asdict())
+        return RecordDict({"about": echo, "metrics": MetricRecord(score._asdict() if score else {})})
+    trained = site.train(run, number, broadcast)
+    upload = wire.encode(trained.upload)
+    loss = float(trained.loss)
+    sent = wire.size(RecordDict({"upload": upload}))
+    journal.write("trained", round=number, sent=sent, loss=loss if math.isfinite(loss) else None)
+    # The loss has no noise on it, so a private site keeps it to itself.
+    metrics = MetricRecord({} if site.plan.config.dp_noise else {"loss": loss})
+    return RecordDict({"upload": upload, "about": echo, "metrics": metrics})
+
+
+def _folder(context: Context) -> Path:
+    folder = context.node_config.get("folder")
+    if not isinstance(folder, str):
+        raise FedgenError("start flower-supernode with --node-config 'folder=\"PATH\"', the site's folder")
+    return Path(folder)
+
+
+def keep_compiled_programs() -> None:
+    """Flower starts a process for each message; compiled programs are kept for the next one."""
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

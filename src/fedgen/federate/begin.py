@@ -1,0 +1,67 @@
+"""What `fedgen federate init` writes: all that the server and each site need, and the commands to run."""
+
+from pathlib import Path
+
+from fedgen.config import RunConfig
+from fedgen.federate.folders import (
+    APP,
+    Place,
+    new_folder,
+    write_app,
+    write_connection,
+    write_keys,
+    write_server,
+    write_site,
+)
+from fedgen.federate.scripts import write_scripts
+from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings
+from fedgen.files import write_whole
+
+_README = """\
+# A federation of {count} sites
+
+What is learned and how: `{app}/config.toml`. What the data looks like: `{app}/task.toml`. Both travel to the sites.
+
+## At the server ({host}, port {port} open to the sites)
+
+`server/` stays here, and so does `authority/`, whose key is needed only to make another server certificate: put it
+away safely. Install `pip install 'fedgen[flower]'`, then
+
+    server/superlink.sh          # keep it running; sites connect to it
+    server/register.sh           # once, while SuperLink runs
+    server/run.sh                # start a run, or continue it after an interruption; server/log.jsonl says what happens
+
+Timeouts, the least number of sites and other limits are in `server/server.toml`. Results are in `server/runs/run`.
+
+## At each site
+
+Hand each site its folder, over a channel that you trust: it holds the site's private key. There, with the same
+`pip install 'fedgen[flower]'`, point `data` in `site.toml` at the site's data, and
+
+    ./start.sh                   # keep it running; log.jsonl says what the site was asked and what it sent
+
+Sites: {sites}.
+"""
+
+
+def begin(
+    path: Path,
+    config: RunConfig,
+    task: TaskSettings,
+    settings: ServerSettings,
+    *,
+    host: str,
+    port: int,
+) -> Place:
+    """A new folder with an app, a server and its sites."""
+    place, names = new_folder(path), list(settings.sites)
+    write_app(place, config, task)
+    write_server(place, settings)
+    for number, name in enumerate(names):
+        write_site(place, SiteSettings(name=name, number=number, data="data.npz"))
+    write_keys(place, names, [host, *(h for h in ("localhost", "127.0.0.1") if h != host)])
+    write_connection(place, f"127.0.0.1:{port}", tls=True)
+    write_scripts(place, names, "0.0.0.0", port, f"{host}:{port}", tls=True)
+    text = _README.format(count=len(names), app=APP, host=host, port=port, sites=", ".join(names))
+    write_whole(place.root / "README.md", text.encode())
+    return place

@@ -1,0 +1,85 @@
+"""What the server demands of a site's message, beyond its form: an answer to this question, with honest numbers."""
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+
+from fedgen.core.contract import Algorithm, Tree
+from fedgen.core.trees import named, nbytes
+from fedgen.federate import wire
+from fedgen.federate.settings import ServerSettings
+from fedgen.federate.wire import RefusedError
+
+_SLACK = 1 << 16  # bytes by which a message may be larger than its arrays
+_SCORE = ("correct", "total", "correct_seen", "total_seen", "matching")
+
+
+def checked_update(
+    reply: Message,
+    question: ConfigRecord,
+    form: Tree,
+    broadcast: Tree,
+    algorithm: Algorithm,
+    settings: ServerSettings,
+) -> tuple[Tree, float | None]:
+    """The upload and the training loss in a reply that is in order in every respect."""
+    limit, size = 2 * nbytes(form) + _SLACK, wire.size(reply.content)
+    if size > limit:
+        raise RefusedError(f"it has {size:,} bytes; {limit:,} are allowed")
+    content = wire.records(reply, {"upload": ArrayRecord, "about": ConfigRecord, "metrics": MetricRecord})
+    _check_question(content["about"], question)
+    upload = wire.decode(content["upload"], form)
+    _check_counts(upload, settings.max_samples)
+    for problem, found in (algorithm.check_upload(upload) if algorithm.check_upload else {}).items():
+        if bool(found):
+            raise RefusedError(problem)
+    _check_length(upload, broadcast, settings.max_update)
+    loss = content["metrics"].get("loss")
+    if loss is not None and not (isinstance(loss, float) and np.isfinite(loss)):
+        raise RefusedError("its loss is not a finite number")
+    return upload, loss
+
+
+def checked_score(reply: Message, question: ConfigRecord) -> dict[str, float]:
+    """A site's score, in order; empty where the site has nothing to test on."""
+    content = wire.records(reply, {"about": ConfigRecord, "metrics": MetricRecord})
+    _check_question(content["about"], question)
+    record = content["metrics"]
+    if not record:
+        return {}
+    if set(record) != set(_SCORE):
+        raise RefusedError("its score does not have the numbers that are due")
+    values = [record[name] for name in _SCORE]
+    if not all(isinstance(v, int | float) and np.isfinite(v) and v >= 0 for v in values):
+        raise RefusedError("its score has a number that is negative or not finite")
+    right, total, right_seen, total_seen, matching = values
+    if not total > 0 or right > total or total_seen > total or right_seen > total_seen or matching > 100:
+        raise RefusedError("its score has more right answers than questions")
+    return dict(zip(_SCORE, map(float, values), strict=True))
+
+
+def _check_question(record: ConfigRecord, due: ConfigRecord) -> None:
+    """Refuse an answer to another question: another run, another round, or an earlier asking of this one."""
+    for name, value in due.items():
+        if wire.field(record, name, type(value)) != value:
+            raise RefusedError(f"it answers another message: its {name} is {str(record[name])[:40]!r}, not {value!r}")
+
+
+def _check_counts(upload: Tree, most: int) -> None:
+    for place, leaf in named(upload).items():
+        if np.issubdtype(leaf.dtype, np.integer) and not 0 <= leaf.min() <= leaf.max() <= most:
+            raise RefusedError(f"{place} has counts from {leaf.min()} to {leaf.max()}")
+
+
+def _check_length(upload: Tree, broadcast: Tree, most: float) -> None:
+    """Refuse an update that is out of all proportion to what it changes."""
+    reference = named(broadcast)
+    change = length = 0.0
+    for place, leaf in named(upload).items():
+        if np.issubdtype(leaf.dtype, np.floating):
+            # What was broadcast under the same name is what the upload changes; other numbers stand alone.
+            start = np.asarray(reference.get(place, np.zeros_like(leaf)), np.float64)
+            change += float(np.sum((leaf - start) ** 2))
+            length += float(np.sum(start**2))
+    bound = most * (1 + length**0.5)
+    if change**0.5 > bound:
+        raise RefusedError(f"its update has length {change**0.5:.3g}; {bound:.3g} is allowed")

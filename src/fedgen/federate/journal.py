@@ -1,0 +1,28 @@
+"""What a server or a site writes down while it works: one JSON object on each line."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Journal:
+    """A file of events, appended to and never rewritten. It holds no keys and no samples."""
+
+    def __init__(self, path: Path, **always: Any) -> None:
+        self.path, self._always = path, always
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, event: str, **about: Any) -> None:
+        """Add an event."""
+        line = json.dumps({"time": round(time.time(), 3), "event": event, **self._always, **about})
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The events so far; a last line that is still being written is left out."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

@@ -1,0 +1,114 @@
+"""Certificates and keys: an authority for one federation, the server's certificate, a pair of keys for each site.
+
+What Flower needs: a server certificate that names its hosts as alternative names, and SSH keys on an
+elliptic curve for the sites. Private keys are readable by their owner only, from their first byte on.
+"""
+
+import datetime
+import ipaddress
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedgen.errors import FedgenError
+
+_AUTHORITY_DAYS, _SERVER_DAYS = 3650, 825  # the latter is the most that some systems accept
+
+
+class Authority(NamedTuple):
+    """A certificate authority of the federation's own."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    def private_bytes(self) -> bytes:
+        """The private key, which signs servers' certificates and is needed for nothing else."""
+        return _pem(self.key)
+
+    def certificate_bytes(self) -> bytes:
+        """What server and sites trust."""
+        return self.certificate.public_bytes(Encoding.PEM)
+
+
+def make_authority() -> Authority:
+    """A new authority."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedGen federation authority")])
+    usage = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    certificate = (
+        _certificate(name, name, key.public_key(), _AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    return Authority(key, certificate)
+
+
+def make_server_certificate(authority: Authority, hosts: list[str]) -> tuple[bytes, bytes]:
+    """The server's private key and its certificate for these host names and addresses."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    issuer = authority.certificate.subject
+    certificate = (
+        _certificate(name, issuer, key.public_key(), _SERVER_DAYS)
+        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+        .sign(authority.key, hashes.SHA384())
+    )
+    return _pem(key), certificate.public_bytes(Encoding.PEM)
+
+
+def make_site_keys() -> tuple[bytes, bytes]:
+    """A site's private and public key, in OpenSSH's format."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file that only its owner can read."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise FedgenError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _certificate(
+    name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))  # clocks differ a little
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

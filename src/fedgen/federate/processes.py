@@ -1,0 +1,140 @@
+"""Flower's processes on this machine: started by the federation's own scripts, and stopped by their ids."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedgen.errors import FedgenError
+from fedgen.federate.folders import Place
+from fedgen.federate.scripts import PORT_VARIABLE
+
+_GRACE = 10.0  # seconds that a process has to end by itself
+_START = 60.0  # seconds that SuperLink has to answer
+_COMMAND = 120.0  # seconds that a `flwr` command has
+
+
+class Processes:
+    """The processes of one federation. Each leads a group of its own, so that its children end with it."""
+
+    def __init__(self, place: Place, port: int) -> None:
+        self.place, self.port = place, port
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        if shutil.which("flower-superlink", path=_path()) is None:
+            raise FedgenError("Flower is not installed; install FedGen with its extra: pip install 'fedgen[flower]'")
+
+    def start_superlink(self) -> None:
+        """Start SuperLink and wait until it answers."""
+        self.start("superlink", self.place.server / "superlink.sh")
+        deadline = time.monotonic() + _START
+        while not _answers(self.port):
+            if self.running["superlink"].poll() is not None or time.monotonic() > deadline:
+                raise FedgenError(f"SuperLink did not start; see {self.log('superlink')}")
+            time.sleep(0.1)
+
+    def start_site(self, name: str) -> None:
+        """Start a site's SuperNode in the site's folder."""
+        self.start(name, self.place.site(name) / "start.sh")
+
+    def register(self) -> None:
+        """Tell SuperLink the sites' public keys, each under its site's name."""
+        self._finish(self.place.server / "register.sh")
+
+    def submit(self, run: str) -> None:
+        """Start the app, as the run of this name; where its folder has a checkpoint, the run goes on there."""
+        self._finish(self.place.server / "run.sh", run)
+
+    def start(self, name: str, script: Path) -> None:
+        """Start a script that does not end by itself; what it says goes to a file of its own."""
+        with self.log(name).open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                ["/bin/sh", script], env=_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def log(self, name: str) -> Path:
+        """The file with what a process says."""
+        return self.place.root / "logs" / f"{name}.log"
+
+    def kill(self, name: str) -> None:
+        """End a process and all it started at once, as a power failure would."""
+        process = self.running.pop(name)
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        """End all processes, the sites first: politely, then by force."""
+        order = sorted(self.running, key=lambda name: name == "superlink")
+        for name in order:
+            self.running[name].send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE
+        for name in order:
+            process = self.running.pop(name)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0.1))
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+
+    def _finish(self, script: Path, *arguments: str) -> None:
+        command = ["/bin/sh", str(script), *arguments]
+        done = subprocess.run(
+            command, env=_environment(), capture_output=True, text=True, timeout=_COMMAND, check=False
+        )
+        if done.returncode:
+            raise FedgenError(f"{script} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+
+
+@contextlib.contextmanager
+def processes_of(place: Place, port: int) -> Iterator[Processes]:
+    """All processes end with this block, however it ends; SIGTERM ends it as Ctrl-C does."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    processes = Processes(place, port)
+    (place.root / "logs").mkdir(exist_ok=True)
+    terminate = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield processes
+    finally:
+        interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must leave nothing behind
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            processes.stop()
+        finally:
+            signal.signal(signal.SIGINT, interrupted)
+            signal.signal(signal.SIGTERM, terminate)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _path() -> str:
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PATH": _path(), PORT_VARIABLE: str(free_port())}
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    # The group has the id of the process that leads it, also when that one has ended before its children.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

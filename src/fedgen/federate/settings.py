@@ -1,0 +1,164 @@
+"""The settings of a federation: what all share, what is the server's, and what is a site's own.
+
+The app folder travels to the sites inside Flower's app bundle: `config.toml` (a run's configuration, as the
+simulator writes it) and `task.toml` (the form of the data). `server.toml` and `site.toml` stay where they are.
+"""
+
+import importlib
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedgen.config import NotNegative, Positive, Rate, RunConfig, WholeNumber, checked, read_toml, resolve
+from fedgen.core.contract import Model, Task
+from fedgen.data.dataset import Dataset, Scale
+from fedgen.errors import FedgenError
+from fedgen.models import MODELS
+from fedgen.task import task_of
+
+Schema = TypeVar("Schema", bound=BaseModel)
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
+
+
+class TaskSettings(BaseModel):
+    """The form of the data, which all sites have in common."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    classes: Annotated[int, Field(ge=2, strict=True, description="how many labels there are: 0 to this minus one")]
+    sample: tuple[Positive, ...] = Field(description="the shape of one sample: height, width and channels of an image")
+    dtype: Literal["uint8", "float32"] = Field(default="uint8", description="how samples are stored")
+    scale: Scale = Field(default="signed", description="bytes become -1 to 1 (signed) or 0 to 1 (unit)")
+
+
+class ServerSettings(BaseModel):
+    """How the server deals with sites."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sites: tuple[Name, ...] = Field(description="the names of all sites; the first is number 0")
+    authenticated: bool = Field(
+        default=True, description="a site is known by the name under which its key was registered"
+    )
+    min_sites: Positive = Field(default=2, description="a round with fewer good updates does not count")
+    round_timeout: Rate = Field(default=600.0, description="seconds that sites have for a round")
+    join_timeout: NotNegative = Field(default=120.0, description="seconds to wait for all sites before the first round")
+    wait_timeout: Rate = Field(
+        default=600.0, description="seconds to wait when fewer than min_sites are there, then the run ends"
+    )
+    attempts: Positive = Field(
+        default=3, description="how often a round is tried that has fewer than min_sites good updates"
+    )
+    strikes: Positive = Field(default=3, description="refused messages after which a site is excluded")
+    max_update: Rate = Field(default=10.0, description="longest update, in lengths of the model it changes (plus one)")
+    max_samples: Positive = Field(default=100_000_000, description="the largest count that a site may send")
+    rest: WholeNumber = Field(
+        default=5, description="rounds until a silent site is asked again, unless it reconnects before"
+    )
+    poll: Rate = Field(default=0.5, description="seconds between looks for replies")
+    keep_rounds: bool = Field(default=False, description="keep the server's state after every round, not only the last")
+    test: str = Field(default="", description="an .npz file with arrays x and y, to test the global model on")
+    proxy: str = Field(default="", description="an .npz file with an array x: unlabelled samples, for feddfusion only")
+    model: str = Field(default="", description="module:function of your own model; empty: the one in config.toml")
+    model_options: dict[str, Any] = Field(default={}, description="what that function takes by name")
+
+
+class SiteSettings(BaseModel):
+    """What a site has of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Name = Field(description="as in the server's list of sites")
+    number: WholeNumber = Field(description="the place in that list, from 0")
+    data: str = Field(
+        description="an .npz file with x_train and y_train, and x_test and y_test if any; or a format of docs/data.md"
+    )
+    data_options: dict[str, Any] = Field(default={}, description="options of the dataset, such as size")
+    sample: tuple[Positive, ...] = Field(
+        default=(), description="where this site's samples have another shape; partial sharing only"
+    )
+    model: str = Field(
+        default="",
+        description="cnn, mlp, or module:function of your own; not the others' model: partial sharing only",
+    )
+    model_options: dict[str, Any] = Field(default={}, description="what that model takes by name")
+    evaluate: bool = Field(
+        default=True, description="tell the server how well the model does on this site's test samples"
+    )
+    max_message: Positive = Field(default=1_000_000_000, description="the most bytes that the server may send")
+
+
+def read_settings(path: Path, schema: type[Schema]) -> Schema:
+    """A TOML file as settings, checked."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FedgenError(f"{path} cannot be read: {error}") from error
+    try:
+        return checked(schema, values, "")
+    except FedgenError as error:
+        raise FedgenError(f"{path}: {error}") from None
+
+
+class Shared:
+    """What is in the app folder: the configuration of the run and the form of the data."""
+
+    def __init__(self, app: Path) -> None:
+        self.task = read_settings(app / "task.toml", TaskSettings)
+        self.config = resolve(read_toml(app / "config.toml"), own={"dataset"})
+        check_config(self.config)
+
+    def task_with(
+        self,
+        model: str,
+        options: dict[str, Any],
+        where: Path,
+        *,
+        sample: tuple[int, ...] = (),
+        proxy_samples: int = 0,
+    ) -> Task:
+        """The task, with a model of one's own where one is named."""
+        task = self.task.model_copy(update={"sample": sample}) if sample else self.task
+        built = model_by_name(model, task.sample, task.classes, options, where) if model else None
+        return task_of_settings(self.config, task, built, proxy_samples)
+
+
+def task_of_settings(config: RunConfig, task: TaskSettings, model: Model | None = None, proxy_samples: int = 0) -> Task:
+    """What is to be learned, with the configured model or another."""
+    nothing = np.zeros((0, *task.sample), task.dtype)
+    labels = np.zeros(0, np.int32)
+    data = Dataset("", nothing, labels, nothing, labels, task.classes, scale=task.scale)
+    return task_of(config, model, data, proxy_samples)
+
+
+def check_config(config: RunConfig) -> None:
+    """Refuse what a federation cannot do."""
+    if len(config.algorithms) != 1 or config.seeds != 1:
+        raise FedgenError("a federation runs one algorithm with one seed; give one --algorithm and leave out --seeds")
+    if config.evaluate_on != "test":
+        raise FedgenError("a federation is evaluated on test samples; leave out evaluate_on")
+
+
+def model_by_name(name: str, sample: tuple[int, ...], classes: int, options: dict[str, Any], where: Path) -> Model:
+    """A model of the package, or what `module:function` gives, looked for in a folder first."""
+    module, sign, function = name.partition(":")
+    if not sign:
+        if name not in MODELS:
+            raise FedgenError(f"unknown model '{name}'; use {' or '.join(MODELS)}, or module:function of your own")
+        builder: Any = MODELS[name]
+    else:
+        sys.path.insert(0, str(where))
+        try:
+            builder = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise FedgenError(f"model '{name}' cannot be imported: {error}") from error
+        finally:
+            sys.path.remove(str(where))
+    try:
+        return builder(sample, classes, **options)
+    except TypeError as error:
+        raise FedgenError(f"model '{name}' with options {options}: {error}") from error

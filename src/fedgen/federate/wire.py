@@ -1,0 +1,88 @@
+"""What crosses the wire: trees of arrays as Flower's records of arrays, and back with every check.
+
+Arrays travel in NumPy's own format, never pickled. Whoever receives a record knows what is due (names,
+shapes, types) from the algorithm and takes nothing else.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from fedgen.core.contract import Tree
+from fedgen.core.trees import named
+
+_HEADER = 256  # bytes that NumPy's format may put before the numbers
+
+
+class RefusedError(Exception):
+    """A message that is not what was due; its text is the reason."""
+
+
+def encode(tree: Tree) -> ArrayRecord:
+    """The arrays of a tree, named by their place in it."""
+    arrays = named(jax.device_get(tree))
+    return ArrayRecord({name: Array(np.asarray(leaf, order="C")) for name, leaf in arrays.items()})
+
+
+def decode(record: ArrayRecord, like: Tree) -> Tree:
+    """The tree in a record, which must have exactly the arrays of `like`, and only finite numbers."""
+    due = named(like)
+    if extra := set(record) - set(due):
+        raise RefusedError(f"it holds {_short(min(extra))}, which is not due")
+    arrays = []
+    for name, leaf in due.items():
+        if name not in record:
+            raise RefusedError(f"{name} is missing")
+        arrays.append(_checked(name, record[name], leaf))
+    return jax.tree.unflatten(jax.tree.structure(like), arrays)
+
+
+def _checked(name: str, array: Array, due: Any) -> np.ndarray:
+    said = f"{_short(str(array.dtype))} of shape {_short(str(tuple(array.shape)))}"
+    if tuple(array.shape) != tuple(due.shape) or array.dtype != str(due.dtype):
+        raise RefusedError(f"{name} is {said}, not {due.dtype} of shape {tuple(due.shape)}")
+    if len(array.data) > due.size * due.dtype.itemsize + _HEADER:
+        raise RefusedError(f"{name} says it is {said} but has {len(array.data):,} bytes")
+    try:
+        found = array.numpy()
+    except (ValueError, TypeError, EOFError, OSError, SyntaxError) as error:
+        raise RefusedError(f"{name} cannot be read: {_short(str(error))}") from None
+    if found.shape != tuple(due.shape) or found.dtype != due.dtype:
+        raise RefusedError(f"{name} says it is {said} but is {found.dtype} of shape {found.shape}")
+    if np.issubdtype(found.dtype, np.floating) and not np.isfinite(found).all():
+        raise RefusedError(f"{name} has values that are NaN or infinite")
+    return found
+
+
+def records(message: Message, due: Mapping[str, type]) -> dict[str, Any]:
+    """The content of a message, which must have exactly these records."""
+    content = message.content
+    if set(content) != set(due):
+        there = _short(", ".join(sorted(content))) or "none"
+        raise RefusedError(f"it has the records {there}, not {', '.join(sorted(due))}")
+    for name, kind in due.items():
+        if not isinstance(content[name], kind):
+            raise RefusedError(f"its record {name} is not a {kind.__name__}")
+    return dict(content)
+
+
+def field(record: ConfigRecord, name: str, kind: type) -> Any:
+    """One value of a record, which must be of this type."""
+    value = record.get(name)
+    if type(value) is not kind:
+        raise RefusedError(f"its {name} is {_short(repr(value))}, not of type {kind.__name__}")
+    return value
+
+
+def size(content: RecordDict) -> int:
+    """How many bytes of arrays a message carries."""
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+
+
+def _short(text: str) -> str:
+    """What a stranger wrote, fit for a log: printable and not long."""
+    clean = "".join(c if c.isprintable() else "?" for c in text)
+    return clean if len(clean) <= 80 else clean[:77] + "..."

@@ -1,0 +1,150 @@
+"""Aggregation that bad updates cannot move, and privacy of what users send."""
+
+from typing import Any
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm, trim_mean
+
+from fedgen.algorithms import ALGORITHMS
+from fedgen.config import resolve
+from fedgen.core.aggregate import bounded, combine
+from fedgen.core.contract import Federation
+from fedgen.core.privacy import privatise
+from fedgen.core.trees import all_finite
+from fedgen.errors import FedgenError
+from fedgen.privacy import guarantee
+from fedgen.simulate.run import most_messages, run
+from helpers import play, small_setup
+
+VALUES = np.random.default_rng(0).normal(size=(7, 3, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("users", "trim"), [(7, 0.0), (7, 0.2), (7, 0.4), (6, 0.34), (2, 0.49), (1, 0.2)])
+def test_trimmed_mean_is_scipys(users: int, trim: float) -> None:
+    got = combine(jnp.asarray(VALUES[:users]), None, Federation(7, aggregation="trimmed", trim=trim))
+    np.testing.assert_allclose(got, trim_mean(VALUES[:users], trim, axis=0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("users", [1, 2, 6, 7])
+def test_median_is_numpys(users: int) -> None:
+    got = combine({"a": jnp.asarray(VALUES[:users])}, None, Federation(7, aggregation="median"))
+    np.testing.assert_allclose(got["a"], np.median(VALUES[:users], axis=0), rtol=1e-6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**31), st.floats(1e2, 1e30))
+def test_a_minority_cannot_move_median_and_trimmed_mean_out_of_the_others_range(seed: int, size: float) -> None:
+    rng = np.random.default_rng(seed)
+    users = rng.normal(size=(10, 5)).astype(np.float32)
+    bad = rng.choice(10, 2, replace=False)
+    users[bad] = np.float32(size) * rng.choice([-1, 1], (2, 5))
+    good = np.delete(users, bad, axis=0)
+    for federation in (Federation(10, aggregation="median"), Federation(10, aggregation="trimmed", trim=0.2)):
+        got = np.asarray(combine(jnp.asarray(users), None, federation))
+        assert (got >= good.min(axis=0) - 1e-5).all()
+        assert (got <= good.max(axis=0) + 1e-5).all()
+
+
+def test_bounded_updates_by_hand() -> None:
+    """User 0 moved by (3, 4), of length 5, and is cut to 1: (0.6, 0.8). User 1 moved by (0, 0.5) and stays."""
+    start = {"a": jnp.ones(1), "b": jnp.ones(1)}
+    users = {"a": jnp.array([[4.0], [1.0], [jnp.nan]]), "b": jnp.array([[5.0], [1.5], [jnp.inf]])}
+    got = bounded(users, start, 1.0)
+    np.testing.assert_allclose(got["a"], [[1.6], [1.0], [1.0]], rtol=1e-6)
+    np.testing.assert_allclose(got["b"], [[1.8], [1.5], [1.0]], rtol=1e-6)
+    assert bounded(users, start, 0.0) is users
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_takes_robust_aggregation(algorithm: str) -> None:
+    state = play(small_setup(algorithm, active=6, aggregation="median", clip=0.01), 1)
+    assert state.diverged == 0
+    assert bool(all_finite(state.server))
+
+
+def test_nothing_changes_where_nothing_is_switched_on() -> None:
+    """A trimmed mean that trims nothing, of updates that no bound reaches, is FedAvg's but for rounding."""
+    plain = play(small_setup("fedavg"), 2).server.params
+    trimmed = play(small_setup("fedavg", aggregation="trimmed", trim=0.0, clip=1e6), 2).server.params
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(trimmed), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"aggregation": "median", "weighting": "samples"}, "leave out weighting"),
+        ({"dp_noise": 1.0}, "needs dp_clip"),
+        ({"dp_count_noise": 1.0}, "set dp_noise"),
+        ({"dp_noise": 1.0, "dp_clip": 1.0}, "set dp_count_noise"),
+        ({"dp_noise": 1.0, "dp_clip": 1.0, "dp_count_noise": 1.0, "weighting": "samples"}, "number of samples"),
+        ({"dp_noise": 1.0, "dp_clip": 1.0, "dp_count_noise": 1.0, "model": "cnn"}, "BatchNorm"),
+    ],
+)
+def test_contradictions_are_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(FedgenError, match=reason):
+        small_setup("fedgen", **settings)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "share"), [("feddistill", "all"), ("feddistill+", "all"), ("feddfusion", "predictor")]
+)
+def test_algorithms_that_would_send_something_without_noise_are_refused(algorithm: str, share: str) -> None:
+    with pytest.raises(FedgenError, match="differential privacy"):
+        small_setup(algorithm, share=share, dp_noise=1.0, dp_clip=1.0, dp_count_noise=1.0)
+
+
+def test_private_updates_have_the_bounded_length_and_the_noise_they_should() -> None:
+    """An update of length 10 is cut to 2; noise has standard deviation 0.5 * 2, and 0.1 * T * B on counts."""
+    federation = Federation(1, local_steps=10, batch_size=10, dp_clip=2.0, dp_noise=0.5, dp_count_noise=0.1)
+    broadcast = {"params": jnp.full(10_000, 3.0)}
+    upload = {"params": jnp.full(10_000, 3.0 + 0.1), "counts": jnp.full(10_000, 1000, jnp.int32)}
+    sent = jax.jit(lambda key: privatise(upload, broadcast, federation, key))(jax.random.key(0))
+    change = np.asarray(sent["params"]) - 3.0
+    assert change.mean() == pytest.approx(0.02, abs=0.04)  # 2 / sqrt(10,000) in each coordinate
+    assert change.std() == pytest.approx(1.0, rel=0.03)
+    assert sent["counts"].dtype == jnp.int32
+    assert np.std(sent["counts"]) == pytest.approx(10.0, rel=0.03)
+    small = federation._replace(dp_noise=1e-9)
+    quiet = jax.jit(lambda key: privatise(upload, broadcast, small, key))(jax.random.key(0))
+    assert np.linalg.norm(np.asarray(quiet["params"]) - 3.0) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_the_accountant_is_right_for_one_message() -> None:
+    """The Gaussian mechanism's exact curve (Balle and Wang 2018): delta = F(1/2s - es) - exp(e) F(-1/2s - es)."""
+    sigma, delta = 1.5, 1e-5
+    config = resolve({"dp_noise": sigma, "dp_clip": 1.0, "dp_delta": delta})
+
+    def excess(e: float) -> float:
+        a, b = 1 / (2 * sigma), e * sigma
+        return float(norm.cdf(a - b) - np.exp(e) * norm.cdf(-a - b) - delta)
+
+    exact = brentq(excess, 0.01, 50)
+    found = guarantee(config, 1)
+    assert found is not None
+    assert found["epsilon"] == pytest.approx(exact, rel=1e-3)
+    # Two Gaussian mechanisms of multiplier s are one of s / sqrt(2); another accountant bounds from above.
+    both = guarantee(resolve({"dp_noise": sigma, "dp_count_noise": sigma, "dp_clip": 1.0}), 3)
+    sigma = sigma / np.sqrt(6)
+    assert both is not None
+    assert both["epsilon"] == pytest.approx(brentq(excess, 0.01, 50), rel=1e-3)
+    other = RdpAccountant()
+    other.compose(dp_accounting.GaussianDpEvent(1.5), 6)
+    assert both["epsilon"] <= other.get_epsilon(delta) * 1.001
+
+
+def test_a_private_run_says_what_it_guarantees() -> None:
+    setup = small_setup("fedgen", rounds=4, dp_noise=2.0, dp_clip=0.5, dp_count_noise=2.0)
+    (row,) = run(setup)["results"]
+    assert row["diverged_at"] is None
+    assert row["privacy"]["messages"] == most_messages(setup.config, 0) <= 4
+    assert row["privacy"]["epsilon"] == guarantee(setup.config, row["privacy"]["messages"])["epsilon"]
+    assert "privacy" not in run(small_setup("fedavg", rounds=1))["results"][0]

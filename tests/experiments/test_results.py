@@ -1,0 +1,106 @@
+"""From cells to an experiment's table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import ttest_rel
+
+from fedgen.errors import FedgenError
+from fedgen.experiments.reproduce import Request
+from fedgen.experiments.results import Store, assemble, rounds_to
+from fedgen.experiments.spec import experiment, identity
+from reproduction_folder import DATA, made_up, reproduce
+
+
+def test_the_first_round_at_the_target_counts() -> None:
+    assert rounds_to([5, 10, 15], [70.0, 80.0, 79.0], 80) == 10
+    assert rounds_to([5, 10, 15], [70.0, 79.9, 79.0], 80) is None
+
+
+def test_a_cell_is_kept_and_found_again_without_paths(tmp_path: Path) -> None:
+    config = next(iter(Request.of(experiment("overview"), data_dir="/some/where").configs().values()))
+    store = Store(tmp_path)
+    assert store.cell(config) is None
+    kept = store.keep(config, made_up(config), DATA)
+    assert store.cell(config) == kept
+    assert "/some/where" not in (store.cells / f"{identity(config)}.json").read_text()
+
+
+def test_means_differences_and_published_numbers(tmp_path: Path) -> None:
+    table = reproduce(tmp_path, "overview", rows=("mnist-0.1",))
+    cells = table["cells"]["mnist-0.1"]
+    stored = {
+        name: json.loads((tmp_path / "cells" / f"{entry['id']}.json").read_text()) for name, entry in cells.items()
+    }
+    values = {name: [row["accuracy"] for row in cell["results"]] for name, cell in stored.items()}
+    assert cells["fedgen"]["mean"] == pytest.approx(sum(values["fedgen"]) / 3, abs=1e-3)
+    assert cells["fedgen"]["published"] == {"mean": 93.03, "std": 0.32}
+    paired = ttest_rel(values["fedgen"], values["fedavg"])
+    low, high = paired.confidence_interval(0.95)
+    assert cells["fedgen"]["difference"]["interval"] == pytest.approx([low, high], abs=2e-3)
+    assert "difference" not in cells["fedavg"]
+    assert cells["feddistill"]["mean"] == pytest.approx(
+        sum(row["accuracy_users"] for row in stored["feddistill"]["results"]) / 3, abs=1e-3
+    )
+    assert cells["fedavg"]["bytes_per_round"] == 2_300_000
+
+
+def test_what_is_missing_or_failed_is_said_and_not_averaged(tmp_path: Path) -> None:
+    table = reproduce(tmp_path, "overview", rows=("mnist-0.1",), missing=1, failed=1)
+    states = [entry["status"] for entry in table["cells"]["mnist-0.1"].values()]
+    assert states == ["done"] * 5 + ["missing", "failed"]
+    assert table["cells"]["mnist-0.1"]["fedgen"]["error"] == "out of memory"
+    assert "mean" not in table["cells"]["mnist-0.1"]["fedgen"]
+
+
+def test_a_seed_that_never_reaches_the_target_leaves_no_mean(tmp_path: Path) -> None:
+    table = reproduce(tmp_path, "rounds-to-target", rows=("mnist-0.1-85",))
+    assert table["cells"]["mnist-0.1-85"]["fedgen"]["mean"] is not None
+    store = Store(tmp_path)
+    config = Request.of(experiment("rounds-to-target"), rows=("mnist-0.1-85",)).configs()["mnist-0.1-85", "fedgen"]
+    path = store.cells / f"{identity(config)}.json"
+    cell = json.loads(path.read_text())
+    cell["results"][1]["curve"] = [50.0] * len(cell["rounds"])
+    path.write_text(json.dumps(cell))
+    entry = _again(tmp_path)["cells"]["mnist-0.1-85"]["fedgen"]
+    assert entry["mean"] is None
+    assert entry["reached"] == 2
+
+
+def _again(folder: Path) -> dict[str, Any]:
+    request = Request.of(experiment("rounds-to-target"), rows=("mnist-0.1-85",))
+    configs, store = request.configs(), Store(folder)
+    cells = {identity(c): cell for c in configs.values() if (cell := store.cell(c))}
+    return assemble(request.experiment, configs, cells, {}, preset="paper", quick=False)
+
+
+def test_other_files_than_the_official_are_noted(tmp_path: Path) -> None:
+    table = reproduce(tmp_path, "generator-structure")  # the made-up cells say 60,000 images for EMNIST too
+    assert any("not the official split: 60,000 training and 10,000 test images" in note for note in table["notes"])
+    assert not reproduce(tmp_path, "overview", rows=("mnist-1",))["notes"]
+
+
+def test_files_of_another_format_are_refused_by_name(tmp_path: Path) -> None:
+    reproduce(tmp_path, "overview", rows=("mnist-1",))
+    (path,) = (tmp_path / "cells").glob("mnist-fedgen-*.json")
+    path.write_text(path.read_text().replace('"format": 1', '"format": 0'))
+    config = Request.of(experiment("overview"), rows=("mnist-1",)).configs()["mnist-1", "fedgen"]
+    with pytest.raises(FedgenError, match=r"has format 0 and this is version .*, which reads 1"):
+        Store(tmp_path).cell(config)
+    path.write_text("{")
+    with pytest.raises(FedgenError, match=r"cannot be read: .*; delete it to make it again"):
+        Store(tmp_path).cell(config)
+
+
+def test_learning_curves_are_thinned_and_end_with_the_last_round(tmp_path: Path) -> None:
+    (figure,) = reproduce(tmp_path, "curves", rows=("mnist-1",), overrides={"eval_every": 1})["figures"]
+    assert len(figure["series"]) == 7
+    for one in figure["series"]:
+        assert len(one["x"]) == 40
+        assert one["x"][-1] == 200
+        assert all(
+            low <= y + 0.005 and y <= high + 0.005
+            for low, y, high in zip(one["low"], one["y"], one["high"], strict=True)
+        )

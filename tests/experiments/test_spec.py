@@ -1,0 +1,126 @@
+"""The shipped experiments, and what is said of a wrong one."""
+
+import pytest
+
+from fedgen.algorithms import ALGORITHMS
+from fedgen.config import resolve
+from fedgen.errors import FedgenError
+from fedgen.experiments.reproduce import Request
+from fedgen.experiments.spec import experiment, experiments, identity, read_experiment
+
+ASKED_FOR = (
+    "overview", "partial-sharing", "generator-structure", "synthetic-batch", "rounds-to-target", "heterogeneity",
+    "stragglers", "curves", "prototype", "ablation", "controls",
+)  # fmt: skip
+SMALLEST = """
+title = "t"
+about = "a"
+quick_rows = ["one"]
+[[columns]]
+algorithm = "fedavg"
+[[rows]]
+name = "one"
+label = "One"
+"""
+
+
+@pytest.mark.parametrize("name", sorted(experiments()))
+def test_every_cell_of_every_shipped_file_is_a_valid_configuration(name: str) -> None:
+    one = experiment(name)
+    for preset in one.presets:
+        for quick in (False, True):
+            request = Request.of(one, preset=preset, quick=quick)
+            configs = request.configs()
+            assert len(configs) == len(request.experiment.rows) * len(request.experiment.columns)
+            for config in configs.values():
+                assert config.rounds == (10 if quick else config.rounds)
+                assert config.seeds == (1 if quick else config.seeds)
+            if not quick and one.kind == "grid":
+                assert len({identity(config) for config in configs.values()}) == len(configs), "two cells are the same"
+
+
+def test_all_tables_and_figures_of_the_paper_are_there() -> None:
+    assert set(ASKED_FOR) <= set(experiments())
+
+
+def test_the_overview_is_the_papers() -> None:
+    """Fifteen settings and seven algorithms, each with the printed number; spot checks against the paper's tables."""
+    overview = experiment("overview")
+    assert len(overview.rows) == 15
+    assert [column.algorithm for column in overview.columns] == list(ALGORITHMS)
+    for row in overview.rows:
+        assert set(row.published) == set(ALGORITHMS)
+    assert overview.row("mnist-0.1").published["fedgen"] == (93.03, 0.32)
+    assert overview.row("celeba-5-25").published["fedensemble"] == (90.22, 0.31)
+    assert overview.row("emnist-10-T40").published["feddistill"] == (54.85, 0.44)
+    config = overview.config(overview.row("emnist-10-T40"), overview.column("feddistill"), {}, {})
+    assert (config.dataset, config.alpha, config.local_steps, config.seeds) == ("emnist", 10.0, 40, 3)
+    assert (config.users, config.active, config.rounds) == (20, 10, 200)
+    celeba = overview.config(overview.row("celeba-5-25"), overview.column("fedgen"), {}, {})
+    assert (celeba.users, celeba.active, celeba.partition, celeba.of("fedgen")["hidden"]) == (25, 5, "natural", 128)
+
+
+def test_partial_sharing_and_targets_are_the_papers() -> None:
+    sharing = experiment("partial-sharing")
+    assert sharing.row("mnist-1").published["fedgen"] == (79.72, 0.52)
+    assert all(sharing.config(row, c, {}, {}).share == "predictor" for row in sharing.rows for c in sharing.columns)
+    targets = experiment("rounds-to-target")
+    assert targets.row("mnist-0.05-80").published["feddfusion"] == "not reached"
+    assert targets.row("celeba-5-10-85").published["fedgen"] == (17.0, 2.0)
+    assert [row.target for row in targets.rows] == [80, 85, 75, 75, 85, 85]
+
+
+def test_the_ablation_leads_from_one_preset_to_the_other() -> None:
+    """All switches together turn the paper's FedGen into the reference's, and back."""
+    ablation = experiment("ablation")
+    for column, other in (("paper", "reference"), ("reference", "paper")):
+        switches = {k: v for row in ablation.rows for k, v in row.in_column.get(column, {}).items()}
+        common = {"algorithms": ["fedgen"], "score": "accuracy"}
+        turned = resolve({"preset": column, **common, **switches})
+        goal = resolve({"preset": other, **common})
+        # With T = 20 local steps, stopping after 20 is no switch.
+        for config in (turned, goal):
+            config.options["fedgen"].pop("stop_after", None)
+        assert turned.model_copy(update={"preset": other}) == goal
+
+
+def test_a_cell_is_known_by_what_it_computes() -> None:
+    def of(**settings: object) -> str:
+        return identity(resolve({"algorithms": ["fedgen"], **settings}))
+
+    assert of() == of(data_dir="/elsewhere", score="authors")
+    for changed in ({"seeds": 2}, {"rounds": 9}, {"alpha": 0.2}, {"fedgen.w": 2.0}, {"eval_every": 1}, {"lr": 0.1}):
+        assert of() != of(**changed), changed
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ('quick_rows = ["two"]', "no row is named two; there are one"),
+        ("[[figures", "experiment e: "),
+        ("colour = 1", "experiment e: colour: Extra inputs"),
+        ('baseline = "fedgen"', "no row or column is named fedgen"),
+        ('metric = "rounds"', "row one needs a target"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_reason(change: str, message: str) -> None:
+    key = change.split(" = ")[0]
+    lines = [line for line in SMALLEST.splitlines() if not line.startswith(f"{key} =")]
+    with pytest.raises(FedgenError, match=message.replace("[", r"\[")):
+        read_experiment("e", "\n".join([change, *lines]))
+
+
+def test_names_that_do_not_exist_are_answered_with_those_that_do() -> None:
+    with pytest.raises(FedgenError, match="did you mean 'overview'"):
+        experiment("overvew")
+    with pytest.raises(FedgenError, match=r"unknown row of overview 'mnist-0\.2'"):
+        Request.of(experiment("overview"), rows=("mnist-0.2",))
+    with pytest.raises(FedgenError, match="ablation has no preset 'tuned'; valid: paper"):
+        Request.of(experiment("ablation"), preset="tuned")
+
+
+def test_chosen_rows_keep_the_row_that_differences_are_taken_to() -> None:
+    chosen = Request.of(experiment("ablation"), rows=("beta",)).experiment
+    assert [row.name for row in chosen.rows] == ["none", "beta"]
+    curves = Request.of(experiment("curves"), rows=("mnist-1",)).experiment
+    assert [figure.name for figure in curves.figures] == ["mnist-1"]

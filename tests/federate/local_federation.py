@@ -1,0 +1,27 @@
+"""A whole federation in this process: the server over Flower's messages, the sites behind a local grid."""
+
+from pathlib import Path
+from typing import Any
+
+from local_grid import LocalGrid, Tamper
+
+from fedgen.federate.divide import deal_out, needs_proxy
+from fedgen.federate.folders import Place
+from fedgen.federate.journal import Journal
+from fedgen.federate.server import Server
+from fedgen.federate.settings import ServerSettings
+from fedgen.simulate.setup import Setup
+from helpers import small_data
+
+
+def local_federation(
+    root: Path, setup: Setup, tamper: Tamper | None = None, **settings: Any
+) -> tuple[Server, LocalGrid]:
+    """A federation in this process, its folders filled from a simulator's setup."""
+    place = Place(root)
+    names = tuple(f"site-{n}" for n in range(setup.config.users))
+    proxy = "proxy.npz" if needs_proxy(setup) else ""
+    server = ServerSettings(sites=names, poll=0.01, keep_rounds=True, test="test.npz", proxy=proxy, **settings)
+    deal_out(place, setup, small_data().scale, server)
+    grid = LocalGrid(place.app, [place.site(name) for name in names], tamper)
+    return Server(place.app, place.server, "run", grid, Journal(place.server / "log.jsonl")), grid

@@ -1,0 +1,259 @@
+"""A site's message that is not what was due is refused, with the reason, and changes nothing."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from local_federation import local_federation
+
+from fedgen.core.trees import nbytes
+from fedgen.federate import wire
+from fedgen.federate.checks import checked_score, checked_update
+from fedgen.federate.forms import Plan
+from fedgen.federate.journal import read_journal
+from fedgen.federate.settings import ServerSettings
+from fedgen.federate.wire import RefusedError
+from helpers import same_bits, small_setup
+
+SETTINGS = ServerSettings(sites=("a", "b"))
+QUESTION = {"run": "0123456789abcdef", "round": 3, "ticket": "feedfeedfeedfeed"}
+WEIGHT = ".base.params.predictor['weight']"
+COUNTS = ".counts"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    setup = small_setup("fedgen", share="predictor")
+    return Plan(setup.config, setup.task)
+
+
+def zeros(tree: object) -> object:
+    return jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), tree)
+
+
+def honest(plan: Plan) -> RecordDict:
+    """What a site would send that drew label 0 all the time and whose update is 0."""
+    upload = zeros(plan.forms.upload)
+    upload.counts[0] = plan.config.local_steps * plan.config.batch_size
+    return RecordDict(
+        {"upload": wire.encode(upload), "about": ConfigRecord(dict(QUESTION)), "metrics": MetricRecord({"loss": 1.0})}
+    )
+
+
+def check(plan: Plan, content: RecordDict) -> None:
+    question = Message(RecordDict(), 1, "train")
+    reply = Message(content, reply_to=question)
+    algorithm, _ = plan.configure(plan.hyper)
+    checked_update(
+        reply, ConfigRecord(dict(QUESTION)), plan.forms.upload, zeros(plan.forms.broadcast), algorithm, SETTINGS
+    )
+
+
+def change(name: str, f: Callable[[np.ndarray], np.ndarray]) -> Callable[[RecordDict], None]:
+    def tamper(content: RecordDict) -> None:
+        content["upload"][name] = Array(f(content["upload"][name].numpy()))
+
+    return tamper
+
+
+def put(place: tuple[int, ...], value: float) -> Callable[[np.ndarray], np.ndarray]:
+    def f(array: np.ndarray) -> np.ndarray:
+        array[place] = value
+        return array
+
+    return f
+
+
+def pickled(content: RecordDict) -> None:
+    """An array of Python objects, which only unpickling could read."""
+    there = content["upload"][WEIGHT]
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{"a": print}], object), allow_pickle=True)
+    content["upload"][WEIGHT] = Array(dtype=there.dtype, shape=there.shape, stype=there.stype, data=buffer.getvalue())
+
+
+def reshaped_secretly(content: RecordDict) -> None:
+    there = content["upload"][WEIGHT]
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(there.shape[::-1], np.float32))
+    content["upload"][WEIGHT] = Array(dtype=there.dtype, shape=there.shape, stype=there.stype, data=buffer.getvalue())
+
+
+def truncated(content: RecordDict) -> None:
+    there = content["upload"][WEIGHT]
+    content["upload"][WEIGHT] = Array(
+        dtype=there.dtype, shape=there.shape, stype=there.stype, data=there.data[: len(there.data) // 2]
+    )
+
+
+def remove(record: str, name: str) -> Callable[[RecordDict], None]:
+    return lambda content: content[record].pop(name) and None
+
+
+def replace(record: str, value: object) -> Callable[[RecordDict], None]:
+    return lambda content: content.__setitem__(record, value)
+
+
+BIG = Array(np.zeros(1 << 18, np.float32))
+CASES = {
+    "a NaN": (change(WEIGHT, put((0, 0), np.nan)), "NaN or infinite"),
+    "an infinity": (change(WEIGHT, put((1, 1), np.inf)), "NaN or infinite"),
+    "another shape": (change(WEIGHT, lambda a: a[:-1]), r"shape \(5, 4\), not float32 of shape \(6, 4\)"),
+    "another type": (change(WEIGHT, lambda a: a.astype(np.float64)), "is float64"),
+    "a missing array": (remove("upload", WEIGHT), "is missing"),
+    "an extra array": (lambda c: c["upload"].__setitem__("extra", Array(np.zeros(3))), "not due"),
+    "a negative count": (change(COUNTS, lambda a: a + np.array([1, -1, 0, 0], np.int32)), "counts from -1"),
+    "too many counts": (change(COUNTS, lambda a: a + np.int32(5)), "not those of 24 draws"),
+    "absurd counts": (change(COUNTS, put((0,), 2_000_000_000)), "counts from 0 to 2000000000"),
+    "a huge update": (change(WEIGHT, put((0, 0), 1e6)), "length 1e[+]06"),
+    "too many bytes": (lambda c: c["upload"].__setitem__("extra", BIG), "1,049,216 bytes"),
+    "pickled objects": (pickled, "cannot be read"),
+    "another shape inside": (reshaped_secretly, "says it is"),
+    "half of an array": (truncated, "cannot be read"),
+    "another round": (replace("about", ConfigRecord({**QUESTION, "round": 2})), "another message: its round is '2'"),
+    "another ticket": (replace("about", ConfigRecord({**QUESTION, "ticket": "f" * 16})), "another message: its ticket"),
+    "another run": (replace("about", ConfigRecord({**QUESTION, "run": "f" * 16})), "another message: its run"),
+    "no ticket": (remove("about", "ticket"), "its ticket is None"),
+    "a ticket of another type": (replace("about", ConfigRecord({**QUESTION, "ticket": 7})), "its ticket is 7"),
+    "a missing record": (lambda c: c.pop("metrics") and None, "it has the records about, upload"),
+    "an extra record": (replace("more", ConfigRecord({})), "about, metrics, more, upload"),
+    "a record of another kind": (replace("upload", ConfigRecord({})), "not a ArrayRecord"),
+    "a loss that is no number": (replace("metrics", MetricRecord({"loss": float("nan")})), "not a finite number"),
+}
+
+
+def test_an_honest_message_is_taken(plan: Plan) -> None:
+    check(plan, honest(plan))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused(case: str, plan: Plan) -> None:
+    tamper, reason = CASES[case]
+    content = honest(plan)
+    tamper(content)
+    with pytest.raises(RefusedError, match=reason):
+        check(plan, content)
+
+
+@pytest.mark.parametrize(
+    ("score", "reason"),
+    [
+        ({"correct": 11, "total": 10, "correct_seen": 1, "total_seen": 1, "matching": 50.0}, "more right answers"),
+        ({"correct": -1, "total": 10, "correct_seen": 1, "total_seen": 1, "matching": 50.0}, "negative"),
+        ({"correct": 1, "total": 10, "correct_seen": 1, "total_seen": 1, "matching": float("inf")}, "not finite"),
+        ({"correct": 1}, "does not have the numbers"),
+    ],
+)
+def test_a_false_score_is_refused(score: dict, reason: str) -> None:
+    content = RecordDict({"about": ConfigRecord(dict(QUESTION)), "metrics": MetricRecord(score)})
+    reply = Message(content, reply_to=Message(RecordDict(), 1, "evaluate"))
+    with pytest.raises(RefusedError, match=reason):
+        checked_score(reply, ConfigRecord(dict(QUESTION)))
+
+
+def test_a_site_that_sends_poison_changes_nothing_and_is_excluded(tmp_path: Path) -> None:
+    """As if it were not there: bit for bit the run without the site."""
+    setup = small_setup("fedgen", users=3, active=3, rounds=4)
+
+    def poison(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site == 1 and "upload" in content:
+            name = next(iter(content["upload"]))
+            content["upload"][name] = Array(content["upload"][name].numpy() + np.float32(np.nan))
+        return content
+
+    server, grid = local_federation(tmp_path / "poisoned", setup, poison, strikes=2)
+    server.run()
+    events = read_journal(server.journal.path)
+    refused = [e for e in events if e["event"] == "refused"]
+    assert [(e["site"], e["strikes"]) for e in refused] == [("site-1", 1), ("site-1", 2)]
+    assert all("NaN or infinite" in e["reason"] for e in refused)
+    assert [e["site"] for e in events if e["event"] == "excluded"] == ["site-1"]
+    asked = [e["cohort"] for e in events if e["event"] == "round"]
+    assert all("site-1" in cohort for cohort in asked[:2])
+    assert not any("site-1" in cohort for cohort in asked[2:])
+    assert not [m for s, m in grid.sent if s == 1 and m.metadata.group_id in ("2", "3")], "it is not even asked"
+
+    absent, other = local_federation(tmp_path / "absent", setup, join_timeout=0.0)
+    other.absent = {1}
+    absent.run()
+    for number in range(1, 5):
+        one, two = (s.path / "rounds" / f"{number}.safetensors" for s in (server, absent))
+        assert same_bits(*(load(path, server.plan) for path in (one, two)))
+
+
+def load(path: Path, plan: Plan) -> object:
+    from fedgen.simulate.checkpoint import load_tree
+
+    return load_tree(path, plan.forms.server)
+
+
+def test_a_replayed_message_is_refused(tmp_path: Path) -> None:
+    """Site 0 sends its first round's answer again in the second."""
+    setup = small_setup("fedavg", users=2, active=2, rounds=2)
+    first: dict[str, RecordDict] = {}
+
+    def replay(site: int, message: Message, content: RecordDict) -> RecordDict:
+        return first.setdefault("answer", content) if site == 0 and "upload" in content else content
+
+    server, _ = local_federation(tmp_path, setup, replay, min_sites=1)
+    server.run()
+    (refused,) = [e for e in read_journal(server.journal.path) if e["event"] == "refused"]
+    assert (refused["site"], refused["round"]) == ("site-0", 1)
+    assert "answers another message: its round is '0', not 1" in refused["reason"]
+
+
+def test_partial_sharing_sends_predictor_counts_and_generator_and_no_sample(tmp_path: Path) -> None:
+    """All that crosses the wire, as Flower serialises it."""
+    from flwr.common.serde import recorddict_to_proto
+
+    setup = small_setup("fedgen", users=2, active=2, rounds=1, share="predictor")
+    server, grid = local_federation(tmp_path, setup)
+    server.run()
+    predictor, classes, latent = "params.predictor", 4, 6
+    up = {f".base.{predictor}['weight']": latent * classes * 4, f".base.{predictor}['bias']": classes * 4, COUNTS: 16}
+    samples = [np.asarray(site.data.x) for site in grid.sites]
+    kinds = set()
+    for _, message in grid.sent:
+        kind = message.metadata.message_type, "broadcast" in message.content
+        kinds.add(kind)
+        whole = recorddict_to_proto(message.content).SerializeToString()
+        if kind == ("train", False):
+            sent = {name: array.numpy().nbytes for name, array in message.content["upload"].items()}
+            assert sent == up
+            assert len(whole) < sum(up.values()) + 1000, "names and headers, and nothing else of any size"
+        if kind == ("train", True):
+            names = {name.split("[")[0] for name in message.content["broadcast"]}
+            assert names <= {f".base.{predictor}", ".generator.params", ".generator.statistics", ".prior"}
+            assert len(whole) < nbytes(server.plan.forms.broadcast) + 5000
+        for x in samples:
+            for image in x[:10]:
+                assert image.tobytes() not in whole
+                assert np.float32(image).tobytes() not in whole
+    assert kinds == {("train", True), ("train", False), ("evaluate", True), ("evaluate", False)}
+
+
+def test_a_site_refuses_what_the_server_should_not_send(tmp_path: Path) -> None:
+    from fedgen.federate.apps import answer
+    from fedgen.federate.journal import Journal
+
+    setup = small_setup("fedavg", users=2, active=2)
+    _, grid = local_federation(tmp_path, setup)
+    site = grid.sites[0]
+    arrays = wire.encode(zeros(site.plan.forms.broadcast))
+    name = next(iter(arrays))
+
+    def ask(about: dict, arrays: ArrayRecord) -> None:
+        content = RecordDict({"broadcast": arrays, "about": ConfigRecord(about)})
+        answer(site, Message(content, 1, "train"), Journal(tmp_path / "log.jsonl"), train=True)
+
+    with pytest.raises(RefusedError, match="16 hexadecimal digits"):
+        ask({**QUESTION, "run": "../../../../etc"}, arrays)
+    with pytest.raises(RefusedError, match="its round is '3'"):
+        ask({**QUESTION, "round": "3"}, arrays)
+    with pytest.raises(RefusedError, match="is missing"):
+        ask(QUESTION, ArrayRecord({n: a for n, a in arrays.items() if n != name}))
+    assert not (site.folder / "state").exists()

@@ -1,0 +1,131 @@
+"""Sites that fail, with real processes: each has an extractor of its own, which does what a file in its folder says."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from real import server_events, site_events, until, write
+
+from fedgen.federate.folders import write_site
+from fedgen.federate.processes import Processes, processes_of
+from fedgen.federate.settings import SiteSettings
+from helpers import small_data, small_setup
+
+# The model of a site, in a file of its own: another width at each site, and misbehaviour on demand.
+EXTRACTOR = """
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from fedgen.models import MODELS
+
+
+def build(sample, classes, **options):
+    model = MODELS["mlp"](sample, classes, **options)
+    here = Path(__file__).parent
+
+    def extract(params, statistics, x, train):
+        while train and (here / "sleep").exists():
+            time.sleep(0.1)
+        if train and (here / "raise").exists():
+            raise RuntimeError("the disk of this site is broken")
+        z, statistics = model.extract(params, statistics, x, train)
+        return (z * jnp.nan if (here / "poison").exists() else z), statistics
+
+    return model._replace(extract=extract)
+"""
+
+
+def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path) -> None:
+    setup = small_setup("fedgen", users=4, active=4, share="predictor", rounds=7, eval_every=7)
+    place, port = write(
+        tmp_path / "federation", setup, small_data(),
+        min_sites=1, round_timeout=45.0, join_timeout=120.0, strikes=1, rest=99,
+    )  # fmt: skip
+    for number, hidden in enumerate((6, 9, 12, 15)):
+        name = f"site-{number}"
+        own = {"model": "own:build", "model_options": {"hidden": hidden, "latent": 6}}
+        write_site(place, SiteSettings(name=name, number=number, data="data.npz", **own))
+        (place.site(name) / "own.py").write_text(EXTRACTOR)
+
+    with processes_of(place, port) as processes:
+        processes.start_superlink()
+        processes.register()
+        for number in range(4):
+            processes.start_site(f"site-{number}")
+        processes.submit("run")
+
+        # Round 1: site-0 raises; the server hears why, and goes on with the others.
+        done(processes, 0)
+        raising = flag(processes, "site-0", "raise")
+        failed = until(lambda: server_events(processes), event="failed", site="site-0", round=1)
+        assert "the disk of this site is broken" in failed["reason"]
+        raising.unlink()
+
+        # Round 2: site-1 is too slow, site-2's process is killed while it trains, site-3's whole SuperNode is.
+        done(processes, 1)
+        sleeping = [flag(processes, f"site-{n}", "sleep") for n in (1, 2, 3)]
+        os.kill(training(processes, "site-2", 2)["pid"], signal.SIGKILL)
+        run = training(processes, "site-3", 2)["run"]
+        processes.kill("site-3")
+        slow = until(lambda: server_events(processes), event="failed", site="site-1", round=2)
+        assert "no answer within 45 seconds" in slow["reason"]
+
+        # Round 3: site-0 is held up until site-3 is back. Round 4: site-3 goes on from the state it has on disk.
+        done(processes, 2)
+        holding = flag(processes, "site-0", "sleep")
+        training(processes, "site-0", 3)
+        for file in sleeping:
+            file.unlink()
+        state = place.site("site-3") / "state" / run / "client.safetensors"
+        kept = state.read_bytes()
+        log = processes.log("site-3")
+        said = len(log.read_text())
+        processes.start_site("site-3")
+        until(lambda: [{"connected": "SuperNode ID" in log.read_text()[said:]}], connected=True)
+        holding.unlink()
+        until(lambda: site_events(processes, "site-3"), event="train", round=4, after=1)
+        done(processes, 4)
+        assert state.with_name("before.safetensors").read_bytes() == kept, "what round 4 started from"
+
+        # Round 5: site-0 sends numbers that are not numbers: it is refused, named, and excluded.
+        flag(processes, "site-0", "poison")
+        refused = until(lambda: server_events(processes), event="refused", site="site-0")
+        assert "NaN or infinite" in refused["reason"]
+        until(lambda: server_events(processes), event="excluded", site="site-0")
+        until(lambda: server_events(processes), event="finished")
+        events = server_events(processes)
+
+    finished = {e["round"]: e["sites"] for e in events if e["event"] == "done"}
+    assert list(finished) == list(range(7)), "every round was finished once"
+    assert sorted(finished[0]) == ["site-0", "site-1", "site-2", "site-3"]
+    assert sorted(finished[1]) == ["site-1", "site-2", "site-3"]
+    assert finished[2] == finished[3] == ["site-0"]
+    assert sorted(finished[4]) == ["site-0", "site-3"]
+    assert finished[6] == ["site-3"]
+    score = next(e for e in events if e["event"] == "score")
+    assert 0 < score["accuracy_users"] <= 100
+    assert (place.server / "runs/run/summary.json").exists()
+
+
+def flag(processes: Processes, site: str, word: str) -> Path:
+    path = processes.place.site(site) / word
+    path.touch()
+    return path
+
+
+def done(processes: Processes, number: int) -> None:
+    until(lambda: server_events(processes), event="done", round=number)
+
+
+def training(processes: Processes, site: str, number: int | None = None) -> dict:
+    """The site's latest training that has not ended; wait for one."""
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:
+        events = [e for e in site_events(processes, site) if e["event"] in ("train", "trained", "failed")]
+        if events and events[-1]["event"] == "train" and number in (None, events[-1]["round"]):
+            return events[-1]
+        time.sleep(0.05)
+    raise AssertionError(f"{site} does not train: {site_events(processes, site)[-5:]}")

@@ -1,0 +1,103 @@
+"""The server's side fails, and strangers knock: a finished round is never lost, and nobody else gets in."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from real import server_events, until, write
+
+from fedgen.federate.compare import differences
+from fedgen.federate.folders import Place, new_folder, write_keys, write_server, write_site
+from fedgen.federate.processes import Processes, processes_of
+from fedgen.federate.scripts import write_scripts
+from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
+from helpers import small_data, small_setup
+
+
+def test_resume_after_kills_of_server_and_superlink_with_strangers_at_the_door(tmp_path: Path) -> None:
+    setup = small_setup("fedgen", users=2, active=2, share="predictor", rounds=4, eval_every=4)
+    place, port = write(
+        tmp_path / "federation", setup, small_data(),
+        min_sites=2, round_timeout=200.0, join_timeout=1.0, wait_timeout=5.0,
+    )  # fmt: skip
+    with processes_of(place, port) as processes, processes_of(strangers(tmp_path, place, port), port) as others:
+        processes.start_superlink()
+        processes.register()
+        for name in ("plaintext", "unregistered", "foreign"):
+            others.start_site(name)
+
+        # One of two sites: the server says so, waits, and ends with a checkpoint.
+        processes.start_site("site-0")
+        processes.submit("run")
+        ended = until(lambda: server_events(processes), event="ended")
+        assert "of the 2 sites that are needed" in ended["reason"]
+        assert "can be continued" in ended["reason"]
+        assert until(lambda: server_events(processes), event="waiting")["needed"] == 2
+        assert (place.server / "runs/run/checkpoint.safetensors").exists()
+
+        # Both are there: the run goes on. The server app is killed in round 1 and SuperLink in round 2.
+        settings = read_settings(place.server / "server.toml", ServerSettings)
+        write_server(place, settings.model_copy(update={"join_timeout": 120.0, "wait_timeout": 120.0}))
+        processes.start_site("site-1")
+        processes.submit("run")
+        until(lambda: server_events(processes), event="round", round=1)
+        os.kill([e for e in server_events(processes) if e["event"] == "resumed"][-1]["pid"], signal.SIGKILL)
+        processes.submit("run")
+        until(lambda: server_events(processes), event="resumed", round=1)
+        until(lambda: server_events(processes), event="round", round=2)
+        processes.kill("superlink")
+        processes.start_superlink()
+        processes.submit("run")
+        until(lambda: server_events(processes), event="finished", round=4)
+        events = server_events(processes)
+        assert_refused(others)
+
+    assert [e["round"] for e in events if e["event"] == "done"] == [0, 1, 2, 3], "no round was lost or done twice"
+    assert {e["site"] for e in events if e["event"] == "joined"} == {"site-0", "site-1"}
+    found = differences(setup, place.server / "runs/run")
+    assert len(found) == 4
+    assert max(row.difference for row in found) <= 1e-5, "as if nothing had happened"
+    assert_no_secrets(place)
+
+
+def strangers(tmp_path: Path, place: Place, port: int) -> Place:
+    """Three that should not get in: without TLS, with a key that nobody registered, trusting another authority."""
+    theirs = new_folder(tmp_path / "strangers")
+    names = ["plaintext", "unregistered", "foreign"]
+    write_keys(theirs, names, ["127.0.0.1"])
+    write_scripts(theirs, ["plaintext"], "127.0.0.1", port, f"127.0.0.1:{port}", tls=False)
+    write_scripts(theirs, ["unregistered", "foreign"], "127.0.0.1", port, f"127.0.0.1:{port}", tls=True)
+    for number, name in enumerate(names):
+        write_site(theirs, SiteSettings(name=name, number=number, data="data.npz"))
+        script = theirs.site(name) / "start.sh"
+        script.write_text(script.read_text().rstrip() + " --max-retries 1\n")
+    (theirs.site("unregistered") / "ca.crt").write_bytes((place.authority / "ca.crt").read_bytes())
+    return theirs
+
+
+def assert_refused(others: Processes) -> None:
+    said = {}
+    for name in ("plaintext", "unregistered", "foreign"):
+        process = others.running[name]
+        try:
+            assert process.wait(timeout=60) != 0, name
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{name} was not refused: {others.log(name).read_text()[-500:]}") from None
+        said[name] = others.log(name).read_text()
+    assert "CERTIFICATE_VERIFY_FAILED" in said["foreign"]
+    assert "Failed to initialize the connection" in said["unregistered"]
+    assert "Failed to initialize the connection" in said["plaintext"]
+
+
+def assert_no_secrets(place: Place) -> None:
+    """Private keys are their owner's only, and in no log, app folder, run folder or bundle."""
+    keys = [place.authority / "ca.key", place.server / "server.key", *place.root.glob("sites/*/site.key")]
+    assert len(keys) == 4
+    for key in keys:
+        assert key.stat().st_mode & 0o777 == 0o600, key
+        lines = [line for line in key.read_bytes().splitlines() if line and not line.startswith(b"-")]
+        for folder in (place.app, place.root / "logs", place.server / "runs", place.server / "flower"):
+            for file in folder.rglob("*"):
+                if file.is_file():
+                    assert not any(line in file.read_bytes() for line in lines), f"{key.name} is in {file}"

@@ -1,0 +1,40 @@
+"""The documentation: every algorithm has its page, every option is on it, and no link leads nowhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedgen.algorithms import ALGORITHMS, options_of
+
+ROOT = Path(__file__).parents[1]
+WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in WRITTEN if page.name != "results.md"]  # which a command makes, tested with that
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_each_algorithm_has_a_page_that_names_its_options(name: str) -> None:
+    index = (ROOT / "docs/algorithms.md").read_text()
+    found = re.search(rf"\[`{re.escape(name)}`\]\((.*?)\)", index)
+    assert found, "the index links to it"
+    page = (ROOT / "docs" / found[1]).read_text()
+    for part in ("**The paper**", "**We**", "authors'") if name != "fedgen" else ("paper says", "we do", "authors'"):
+        assert part in page
+    missing = [option for option in options_of(ALGORITHMS[name]) if not re.search(rf"`(\w+\.)?{option}`", page)]
+    assert not missing
+
+
+def _anchor(heading: str) -> str:
+    kept = "".join(c for c in heading.lower().strip() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!http)([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", there.read_text(), re.M)
+            assert anchor in map(_anchor, headings), target
