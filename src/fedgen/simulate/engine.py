@@ -204,26 +204,20 @@ class Program:
             rows = inputs.proxy[jax.random.randint(key, (samples,), 0, inputs.proxy.shape[0])]
             return self._task.prepare(spread.fetch(data.x, rows))
 
-        mine = self._my_share(cohort)
+        mine = _part_of_this_device(cohort)  # the users that this device trains
         clients = jax.tree.map(lambda a: spread.fetch(a, mine), state.clients)
         fetched = None
         if spread.hosts() > 1:  # the samples of this round's mini-batches, from whoever has them
             rows = jax.vmap(lambda user: draw_rows(federation, shard_of(user), round, user, inputs.key))(mine)
             fetched = _fetched(data, rows)
         trained = self._train_all(train, (mine, clients, fetched))
-        context = Round(round, cohort, stream(inputs.key, "server", round), proxy)
+        context = Round(round, cohort, stream(inputs.key, "server", round), proxy, _over_devices)
         server, metrics = algorithm.server_update(state.server, trained.upload, context)
         clients = jax.tree.map(lambda a, new: spread.keep(a, cohort, new), state.clients, trained.client)
         loss = jnp.mean(trained.loss)
         sound = all_finite((loss, trained.client, algorithm.broadcast(server, round + 1)))
         diverged = jnp.where((state.diverged == 0) & ~sound, round + 1, state.diverged)
         return State(server, clients, loss, metrics, diverged)
-
-    def _my_share(self, cohort: Array) -> Array:
-        """The users of the cohort that this device trains; the last devices may repeat users of the first."""
-        share = -(-self._active // self._mesh.size)
-        padded = jnp.resize(cohort, (share * self._mesh.size,))
-        return lax.dynamic_slice_in_dim(padded, spread.device_number() * share, share)
 
     def _train_all(self, train: Callable[[Tree], Trained], items: Tree) -> Trained:
         """`train` for each of this device's users, as many at once as fit; all devices get all results."""
@@ -236,8 +230,7 @@ class Program:
             sliced = jax.tree.map(lambda a: _resized(a, slices * size).reshape(slices, size, *a.shape[1:]), items)
             results = lax.map(jax.vmap(train), sliced)
             results = jax.tree.map(lambda a: a.reshape(slices * size, *a.shape[2:])[:share], results)
-        together = lax.all_gather(lax.all_gather(results, DEVICES, tiled=True), HOSTS, tiled=True)
-        return jax.tree.map(lambda a: a[: self._active], together)
+        return _from_all_devices(results, self._active)
 
     def _clients_that_fit(self, train: Callable[[Tree], Trained], items: Tree) -> int:
         """One on a CPU, where clients at once gain nothing; on a GPU what half of its memory holds of all runs."""
@@ -301,6 +294,23 @@ def _evaluation_chunk(task: Task, runs: int) -> int:
     # A sample's patches and activations take about twelve times its own size as float32.
     forward_pass = 12 * 4 * math.prod(task.sample.shape)
     return max(EVALUATION_CHUNK, memory // 16 // (forward_pass * runs))
+
+
+def _over_devices(f: Callable[[Tree], Tree], items: Tree) -> Tree:
+    """`f` of each item, one after the other on each device; all devices get all results."""
+    results = lax.map(f, jax.tree.map(_part_of_this_device, items))
+    return _from_all_devices(results, jax.tree.leaves(items)[0].shape[0])
+
+
+def _part_of_this_device(items: Array) -> Array:
+    """An equal share of the rows; the last devices may repeat rows of the first."""
+    share = -(-items.shape[0] // spread.devices())
+    return lax.dynamic_slice_in_dim(_resized(items, share * spread.devices()), spread.device_number() * share, share)
+
+
+def _from_all_devices(results: Tree, rows: int) -> Tree:
+    together = lax.all_gather(lax.all_gather(results, DEVICES, tiled=True), HOSTS, tiled=True)
+    return jax.tree.map(lambda a: a[:rows], together)
 
 
 def _resized(a: Array, rows: int) -> Array:
