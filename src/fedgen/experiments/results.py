@@ -1,7 +1,8 @@
 """What a reproduction leaves in its folder: `cells/ID.json`, and for each experiment a table made from them.
 
 A cell holds the results of one configuration and is never computed twice. `EXPERIMENT.PRESET.json` holds
-all that a table or figure shows, so that reports need nothing else; `.quick` in the name marks a small run.
+all that a table or figure shows, so that reports need nothing else; `.quick` in the name marks a small run,
+and other rounds or seeds than the experiment's own are named too.
 """
 
 import json
@@ -83,13 +84,13 @@ class Store:
 
     def write_table(self, table: Table) -> Path:
         """Write an experiment's table."""
-        path = self.folder / f"{table_name(table['experiment'], table['preset'], table['quick'])}.json"
-        write_whole(path, (json.dumps(table, indent=1, allow_nan=False) + "\n").encode())
+        path = self.folder / f"{table_name(table)}.json"
+        write_whole(path, (json.dumps(table, allow_nan=False) + "\n").encode())
         return path
 
-    def table(self, experiment: str, preset: str, quick: bool) -> Table | None:
-        """An experiment's table, if this version can read it."""
-        path = self.folder / f"{table_name(experiment, preset, quick)}.json"
+    def table(self, head: Mapping[str, Any]) -> Table | None:
+        """The table that has the same name as this one would have, if this version can read it."""
+        path = self.folder / f"{table_name(head)}.json"
         table = read_json(path) if path.exists() else None
         return table if table and table.get("format") == FORMAT else None
 
@@ -113,9 +114,10 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def table_name(experiment: str, preset: str, quick: bool) -> str:
-    """The name of an experiment's files, without an ending."""
-    return f"{experiment}.{preset}{'.quick' if quick else ''}"
+def table_name(table: Mapping[str, Any]) -> str:
+    """The name of a table's files, without an ending: one of other rounds or seeds takes no other's place."""
+    parts = [table["experiment"], table["preset"], *(["quick"] if table["quick"] else [])]
+    return ".".join([*parts, *(f"{key}{value}" for key, value in sorted(table["overrides"].items()))])
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -142,6 +144,7 @@ def assemble(
     *,
     preset: str,
     quick: bool,
+    overrides: Mapping[str, Any] | None = None,
     times: Mapping[str, Sequence[float]] | None = None,
 ) -> Table:
     """An experiment's table: for each row and column our number, the published one and the difference.
@@ -173,6 +176,7 @@ def assemble(
         "about": experiment.about,
         "preset": preset,
         "quick": quick,
+        "overrides": dict(overrides or {}),
         "metric": experiment.metric,
         "metric_label": METRICS[experiment.metric].replace("the full test set", _scored_on(configs.values())),
         "baseline": experiment.baseline,

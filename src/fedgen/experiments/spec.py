@@ -180,7 +180,7 @@ def chosen_rows(experiment: Experiment, names: tuple[str, ...], quick: bool) -> 
     for name in names:
         if name not in valid:
             raise unknown(f"row of {experiment.name}", name, valid)
-    wanted = names or (experiment.quick_rows if quick else tuple(valid))
+    wanted = names or (quick and experiment.quick_rows) or tuple(valid)
     if experiment.baseline in valid and experiment.baseline not in wanted:
         wanted = (experiment.baseline, *wanted)
     rows = tuple(row for row in experiment.rows if row.name in wanted)
