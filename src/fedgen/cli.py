@@ -1,5 +1,6 @@
 """The command line: `fedgen run` and `fedgen list`."""
 
+import contextlib
 import shlex
 import signal
 import sys
@@ -32,12 +33,13 @@ from fedgen.presets import DESCRIPTIONS
 from fedgen.report.figures import learning_curves
 from fedgen.report.page import write_report
 from fedgen.report.tables import comparison
-from fedgen.simulate.devices import use_machine_well
-from fedgen.simulate.folder import RunFolder
+from fedgen.simulate.devices import join_hosts, use_machine_well
+from fedgen.simulate.folder import FollowedFolder, RunFolder
 from fedgen.simulate.run import Interrupted
 from fedgen.simulate.run import run as simulate
 from fedgen.simulate.scores import headline
 from fedgen.simulate.setup import prepare
+from fedgen.simulate.spread import is_first_host, wait_for_all
 from fedgen.simulate.tracking import Together, tracker
 from fedgen.simulate.watch import Watch
 
@@ -94,12 +96,14 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
     track: Annotated[list[str] | None, typer.Option(help="Also write the evaluations to tensorboard or mlflow while running (pip install 'fedgen\\[tracking]').")] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 10.0,
+    hosts: Annotated[str | None, typer.Option(envvar="FEDGEN_HOSTS", help="Compute together with other processes: auto (under Slurm, Open MPI or Kubernetes), or I/N@ADDRESS:PORT for process I of N, of which process 0 listens there. All get the same command.")] = None,
 ) -> None:  # fmt: skip
     """Run algorithms on one dataset and compare them.
 
     Without options: FedGen and FedAvg on MNIST at the paper's settings. Results go to a run folder:
     config.toml, metrics.jsonl, summary.json, report.html, curves.png and the trained models.
     """
+    given_out = out
     given: dict[str, Any] = {
         "algorithms": algorithm or None, "preset": preset, "dataset": dataset, "data_dir": data_dir, "model": model,
         "partition": partition, "partition_file": partition_file, "alpha": alpha,
@@ -130,11 +134,21 @@ def run(
         settings = resolve(*layers)
         out = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     use_machine_well()
+    if hosts is not None:
+        if given_out is None:
+            raise FedgenError("--hosts needs --out, a folder that all hosts share")
+        join_hosts(hosts)
     # Before the folder is made, so that a mistake leaves none, and before the display: decoding has its own bar.
     trackers = [tracker(name, out, settings) for name in dict.fromkeys(track or ())]
     setup = prepare(settings)
+    if not is_first_host():
+        wait_for_all("the run folder")
+        with contextlib.suppress(Interrupted):
+            simulate(setup, folder=FollowedFolder(out), checkpoint_seconds=checkpoint_every)
+        return
     if not resume:
         folder = RunFolder.create(out, settings, force=force)
+    wait_for_all("the run folder")
     with ExitStack() as stack:
         for one in trackers:
             stack.enter_context(one)

@@ -27,8 +27,8 @@ def _samples_first(x: jax.Array) -> jax.Array:
     return x.transpose(3, 0, 1, 2)
 
 
-def _torch_conv(params: dict, inputs: int, outputs: int) -> nn.Conv2d:
-    conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)
+def _torch_conv(params: dict, inputs: int, outputs: int, stride: int = 2) -> nn.Conv2d:
+    conv = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
     conv.weight.data = _tensor(params["weight"]).reshape(outputs, 3, 3, inputs).permute(0, 3, 1, 2).contiguous()
     conv.bias.data = _tensor(params["bias"])
     return conv
@@ -46,15 +46,16 @@ def _torch_linear(params: dict) -> nn.Linear:
     return linear
 
 
+@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 9), (8, 11), (3, 3), (1, 2)])
-def test_conv_and_its_gradients_are_torchs(height: int, width: int) -> None:
+def test_conv_and_its_gradients_are_torchs(height: int, width: int, stride: int) -> None:
     params = layers.conv_init(KEY, 3, 5)
     x = jax.random.normal(KEY, (3, height, width, 4))
-    conv, theirs_in = _torch_conv(params, 3, 5), _tensor(_samples_first(x)).requires_grad_()
+    conv, theirs_in = _torch_conv(params, 3, 5, stride), _tensor(_samples_first(x)).requires_grad_()
     theirs = conv(theirs_in)
     (theirs**3).sum().backward()
-    np.testing.assert_allclose(_samples_first(layers.conv(params, x)), theirs.detach(), **CLOSE)
-    of_params, of_x = jax.grad(lambda p, x: jnp.sum(layers.conv(p, x) ** 3), argnums=(0, 1))(params, x)
+    np.testing.assert_allclose(_samples_first(layers.conv(params, x, stride)), theirs.detach(), **CLOSE)
+    of_params, of_x = jax.grad(lambda p, x: jnp.sum(layers.conv(p, x, stride) ** 3), argnums=(0, 1))(params, x)
     np.testing.assert_allclose(_samples_first(of_x), theirs_in.grad, rtol=1e-3, atol=1e-4)
     weight = conv.weight.grad.permute(0, 2, 3, 1).reshape(5, 27)
     np.testing.assert_allclose(of_params["weight"], weight, rtol=1e-3, atol=1e-3)
@@ -138,6 +139,50 @@ def test_three_steps_of_sgd_on_the_cnn_are_torchs() -> None:
 def test_parameter_counts_of_the_paper(sample: tuple, classes: int, expected: int) -> None:
     params, _ = MODELS["cnn"](sample, classes).init(KEY)
     assert count(params) == expected
+
+
+def test_resnet_is_torchs() -> None:
+    """Two stages of one block: logits, and the loss after a step of SGD, by PyTorch's own layers."""
+    model = MODELS["resnet"]((9, 8, 3), 4, widths=(4, 6), blocks=1, latent=5)
+    params, statistics = model.init(KEY)
+
+    def theirs(params: tuple, x: torch.Tensor) -> torch.Tensor:
+        e = params[0]
+
+        def convolved(name: str, inputs: int, outputs: int, x: torch.Tensor, stride: int = 1) -> torch.Tensor:
+            return _torch_norm(e[f"{name}-norm"])(_torch_conv(e[name], inputs, outputs, stride)(x))
+
+        h = torch.relu(convolved("stem", 3, 4, x))
+        inner = torch.relu(convolved("stage0block0a", 4, 4, h))
+        h = torch.relu(h + convolved("stage0block0b", 4, 4, inner))
+        inner = torch.relu(convolved("stage1block0a", 4, 6, h, 2))
+        shortcut = _torch_linear(e["stage1block0-shortcut"])(h[:, :, ::2, ::2].permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        h = torch.relu(shortcut + convolved("stage1block0b", 6, 6, inner))
+        return _torch_linear(params[1])(_torch_linear(e["linear"])(h.mean((2, 3))))
+
+    x, y = jax.random.normal(KEY, (6, 9, 8, 3)), np.arange(6) % 4
+    for _ in range(2):  # the second time after a step: the gradients too are right
+        (ours, forward), gradient = jax.value_and_grad(
+            lambda p: supervised(model, p, statistics, Batch(x, y)), has_aux=True
+        )(params)
+        logits = theirs(params, _tensor(x.transpose(0, 3, 1, 2))).detach()
+        np.testing.assert_allclose(forward.logits, logits, rtol=1e-3, atol=1e-4)
+        assert float(ours) == pytest.approx(nn.functional.cross_entropy(logits, torch.tensor(y)).item(), rel=1e-4)
+        slope = sum(float(jnp.sum(g**2)) for g in jax.tree.leaves(gradient))
+        params = jax.tree.map(lambda p, g: p - 1e-3 * g, params, gradient)
+    after = nn.functional.cross_entropy(theirs(params, _tensor(x.transpose(0, 3, 1, 2))).detach(), torch.tensor(y))
+    assert float(ours) - after.item() == pytest.approx(1e-3 * slope, rel=0.05)  # as far as the gradient promises
+
+
+def test_resnet_has_millions_of_parameters_and_refuses_small_images() -> None:
+    shapes = jax.eval_shape(MODELS["resnet"]((32, 32, 3), 10).init, KEY)[0]
+    # stem; stages of four 3x3 convolutions with biases; shortcuts; BatchNorm; linear layers
+    convolutions = [(3, 64), *[(64, 64)] * 4, (64, 128), *[(128, 128)] * 3, (128, 256), *[(256, 256)] * 3]
+    expected = sum(9 * i * o + o + 2 * o for i, o in convolutions)
+    expected += 64 * 128 + 128 + 128 * 256 + 256 + 256 * 32 + 32 + 32 * 10 + 10
+    assert count(shapes) == expected == 2_785_130
+    with pytest.raises(FedgenError, match="at least 8 pixels"):
+        MODELS["resnet"]((7, 32, 3), 10)
 
 
 def test_mlp_shape_and_count() -> None:

@@ -1,8 +1,6 @@
 """Runs are reproducible to the bit, however they are cut up, and survive what happens to them."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.run import Interrupted, run
 from fedgen.simulate.setup import prepare
 from fedgen.simulate.watch import Watch
-from helpers import SMALL, play, same_bits, small_config, small_data, small_setup
+from helpers import SMALL, play, same_bits, small_data, small_setup
 
 
 def _config(*algorithms: str, **settings: Any) -> RunConfig:
@@ -161,19 +159,6 @@ def test_evaluation_on_validation_never_touches_the_test_set() -> None:
     assert not proxy & held_out
     # and the users' data are those of a run on the test set
     assert np.array_equal(division.index, prepare(_config("fedavg"), data).divisions[0].index)
-
-
-def test_users_and_server_draw_the_same_whatever_the_devices(tmp_path: Path) -> None:
-    """One CPU device or two: the cohort is divided otherwise, every number is the same."""
-    script = Path(__file__).parent / "one_device.py"
-    subprocess.run([sys.executable, script, tmp_path / "one"], check=True, timeout=300)
-    config = small_config("fedgen", active=5)
-    _records(config, tmp_path / "two")
-    one, two = (
-        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        for name in ("one", "two")
-    )
-    assert one == two
 
 
 def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def feddfusion(
                 lambda key: infer(model, *teacher, round.proxy(key, batch)), keys, batch_size=STEPS_AT_ONCE
             )
 
-        logits = jax.lax.map(answers, taken(server, uploads, federation))  # [user, step, batch, class]
+        logits = round.each(answers, taken(server, uploads, federation))  # [user, step, batch, class]
 
         def loss(params: Params, statistics: Tree, item: tuple[Array, Array]) -> tuple[Array, Tree]:
             key, taught = item

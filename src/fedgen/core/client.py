@@ -42,14 +42,17 @@ def train_client(
     user: Array,
     seed: Array,
     noise: Array | None = None,
+    rows: Array | None = None,
 ) -> Trained:
     """T steps of mini-batch SGD on the user's own data, drawn with replacement.
 
     Drawing with replacement is the paper's `(x, y) ~ T_k`; it also gives a user with fewer samples than
     a batch full batches. `noise` is the key of a private user's noise. A simulation has it from the seed; a real
     user brings a secret one, since whoever knows it can take the noise away again.
+    `rows` [step, batch] says where the drawn samples are if not where `draw_rows` says.
     """
-    rows = draw_rows(federation, shard, round, user, seed)
+    if rows is None:
+        rows = draw_rows(federation, shard, round, user, seed)
     labels = shard.y[rows]
     local = stream(seed, "local", round, user)
 

@@ -101,6 +101,8 @@ class Round(NamedTuple):
     cohort: Array  # [active] user numbers, in the order of the uploads
     key: Array
     proxy: Callable[[Array, int], Array]  # (key, n) -> n unlabelled samples of the server's own
+    # (f, items) -> f of each item, one after the other; a simulation divides the items over its devices
+    each: Callable[[Callable[[Tree], Tree], Tree], Tree] = jax.lax.map
 
 
 class Algorithm(NamedTuple):

@@ -1,9 +1,10 @@
-"""The paper's networks, and the registry of classifiers by name."""
+"""The paper's networks and a larger one, and the registry of classifiers by name."""
 
 from collections.abc import Callable
 
 from fedgen.core.contract import Model
 from fedgen.models.classifiers import cnn, mlp
+from fedgen.models.resnet import resnet
 
 # name -> builder(sample shape, classes, *, options); the first docstring line is what `fedgen list` shows
-MODELS: dict[str, Callable[..., Model]] = {"cnn": cnn, "mlp": mlp}
+MODELS: dict[str, Callable[..., Model]] = {"cnn": cnn, "mlp": mlp, "resnet": resnet}

@@ -41,9 +41,10 @@ def conv_init(key: Array, channels_in: int, channels_out: int) -> Tree:
     return {"weight": _uniform(weight, (channels_out, fan_in), fan_in), "bias": _uniform(bias, (channels_out,), fan_in)}
 
 
-def conv(params: Tree, x: Array) -> Array:
-    """3x3 convolution, stride 2, padding 1: [in, h, w, sample] -> [out, ceil(h/2), ceil(w/2), sample]."""
-    return _conv(params["weight"], x) + params["bias"][:, None, None, None]
+def conv(params: Tree, x: Array, stride: Literal[1, 2] = 2) -> Array:
+    """3x3 convolution, padding 1: [in, h, w, sample] -> [out, ceil(h/stride), ceil(w/stride), sample]."""
+    product = _conv if stride == 2 else _conv_same
+    return product(params["weight"], x) + params["bias"][:, None, None, None]
 
 
 @jax.custom_vjp
@@ -52,7 +53,7 @@ def _conv(weight: Array, x: Array) -> Array:
 
 
 def _conv_forward(weight: Array, x: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    patches = _patches(x)
+    patches = _patches(x, 2)
     y = weight @ patches
     size = jnp.zeros(x.shape[1:3], bool)  # only its shape is wanted: height and width
     return y.reshape(-1, *_halved(x.shape[1:3]), x.shape[3]), (weight, patches, size)
@@ -95,12 +96,34 @@ def _halved(size: tuple[int, ...]) -> tuple[int, int]:
     return (size[0] + 1) // 2, (size[1] + 1) // 2
 
 
-def _patches(x: Array) -> Array:
-    """The nine shifted views of x at stride 2, as [9 * in, rows * columns * sample]."""
+@jax.custom_vjp
+def _conv_same(weight: Array, x: Array) -> Array:
+    """The convolution of stride 1; networks that use it are larger, so the patches are not kept but made again."""
+    return (weight @ _patches(x, 1)).reshape(-1, *x.shape[1:])
+
+
+def _conv_same_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    weight, x = saved
+    outputs = gradient.shape[0]
+    of_weight = gradient.reshape(outputs, -1) @ _patches(x, 1).T
+    # The input's gradient is the convolution of the output's with the window turned by half a turn.
+    window = weight.reshape(outputs, 3, 3, -1)[:, ::-1, ::-1]
+    turned = window.transpose(3, 1, 2, 0).reshape(-1, 9 * outputs)
+    return of_weight, (turned @ _patches(gradient, 1)).reshape(x.shape)
+
+
+_conv_same.defvjp(lambda weight, x: (_conv_same(weight, x), (weight, x)), _conv_same_backward)
+
+
+def _patches(x: Array, stride: int) -> Array:
+    """The nine shifted views of x, as [9 * in, rows * columns * sample]."""
     channels, height, width, samples = x.shape
-    rows, columns = _halved((height, width))
-    padded = jnp.pad(x, ((0, 0), (1, 2 * rows - height), (1, 2 * columns - width), (0, 0)))
-    views = [padded[:, i : i + 2 * rows : 2, j : j + 2 * columns : 2] for i in range(3) for j in range(3)]
+    rows, columns = -(-height // stride), -(-width // stride)
+    ends = (max(stride * rows - height, 2 - stride), max(stride * columns - width, 2 - stride))
+    padded = jnp.pad(x, ((0, 0), (1, ends[0]), (1, ends[1]), (0, 0)))
+    views = [
+        padded[:, i : i + stride * rows : stride, j : j + stride * columns : stride] for i in range(3) for j in range(3)
+    ]
     return jnp.stack(views).reshape(9 * channels, rows * columns * samples)
 
 

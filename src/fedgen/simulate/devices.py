@@ -1,9 +1,11 @@
 """How JAX uses this machine: one CPU device for each core, and a compilation cache between processes."""
 
 import os
+import re
 
 import jax
 
+from fedgen.errors import FedgenError
 from fedgen.files import cache_folder
 
 
@@ -18,6 +20,28 @@ def use_machine_well() -> None:
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def join_hosts(place: str) -> None:
+    """Compute together with other processes; call it right after `use_machine_well`.
+
+    `place` is `I/N@ADDRESS:PORT`: this is process I (from 0) of N, and process 0 listens at the address. Or it is
+    `auto`, where Slurm, Open MPI or Kubernetes say the same.
+    """
+    form = re.fullmatch(r"(\d+)/(\d+)@(\S+:\d+)", place)
+    if form is None and place != "auto":
+        raise FedgenError(f"--hosts takes auto or I/N@ADDRESS:PORT, for example 0/2@10.0.0.1:7000, not '{place}'")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        if form is None:
+            jax.distributed.initialize()
+        else:
+            number, count, address = int(form[1]), int(form[2]), form[3]
+            if number >= count:
+                raise FedgenError(f"--hosts {place}: of {count} processes the last is number {count - 1}")
+            jax.distributed.initialize(address, count, number)
+    except (ValueError, RuntimeError) as error:
+        raise FedgenError(f"the other hosts cannot be joined: {str(error).splitlines()[0]}") from error
 
 
 def available_cores() -> int:

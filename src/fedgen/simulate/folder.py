@@ -129,6 +129,30 @@ class RunFolder:
             shutil.rmtree(self.path / tracked, ignore_errors=True)
 
 
+class FollowedFolder(RunFolder):
+    """The folder of a run that another host writes: this one reads where the run is, and writes nothing."""
+
+    def append(self, record: Record) -> None:
+        """The other host does it."""
+
+    def save(self, state: Tree, about: Mapping[str, Any]) -> None:
+        """The other host does it."""
+
+    def save_model(self, algorithm: str, seed: int, server: Tree) -> None:
+        """The other host does it."""
+
+    def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
+        """The other host does it."""
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """The other host does it."""
+
+    def rewind(self, size: int) -> list[Record]:
+        """What the checkpoint covers of the metrics; the other host cuts off the rest."""
+        covered = self.metrics_file.read_bytes()[:size] if size else b""
+        return [json.loads(line) for line in covered.decode().splitlines()]
+
+
 def _remove_left_overs(path: Path) -> None:
     """Half-written files of a process that was killed; none of them is ever read."""
     for file in (*path.glob("*.tmp"), *path.glob("models/*.tmp")):

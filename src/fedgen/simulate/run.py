@@ -13,10 +13,11 @@ import numpy as np
 from fedgen.config import RunConfig, to_toml
 from fedgen.errors import FedgenError
 from fedgen.privacy import guarantee
-from fedgen.simulate.engine import Correct, Inputs, Program, State, draw_cohort, place
+from fedgen.simulate.engine import Correct, Inputs, Program, State, draw_cohort
 from fedgen.simulate.folder import RunFolder
 from fedgen.simulate.scores import Record, matching, result, scores, table
 from fedgen.simulate.setup import Setup
+from fedgen.simulate.spread import any_host, gathered, place, place_like
 from fedgen.simulate.watch import Watch
 from fedgen.version import __version__
 
@@ -147,7 +148,7 @@ class _Runner:
             timing["bytes_down"] = program.traffic.down * self.config.active
             state = program.init(inputs)
             if restore and self.folder is not None:
-                state, restore = place(self.folder.restore(state)), False
+                state, restore = place_like(self.folder.restore(state), state), False
             self._train(job, program, inputs, state, timing)
         summaries = [self._summary(number) for number in range(len(self.setups))]
         if self.folder is not None:
@@ -168,9 +169,9 @@ class _Runner:
             self.watch.advanced(job.algorithm, job.seeds, stop)
             if stop == config.rounds:
                 break  # the models come before the checkpoint that says that the job is done
-            if time.monotonic() - self.saved >= self.checkpoint_seconds:
+            if any_host(time.monotonic() - self.saved >= self.checkpoint_seconds):
                 self._save(state)
-            if self.watch.stop_requested():
+            if any_host(self.watch.stop_requested()):
                 self._save(state)
                 raise Interrupted
         if self.folder is not None:
@@ -180,7 +181,7 @@ class _Runner:
                     self.folder.save_model(job.algorithm, seed, server)
         progress.round = config.rounds
         self._save(state)
-        if self.watch.stop_requested():
+        if any_host(self.watch.stop_requested()):
             raise Interrupted
 
     def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
@@ -221,7 +222,7 @@ class _Runner:
             "config": to_toml(self.config),
             "jobs": _described(self.jobs),
         }
-        self.folder.save(state, about)
+        self.folder.save(state._replace(clients=gathered(state.clients)), about)
         self.saved = time.monotonic()
 
     def _resume(self) -> bool:

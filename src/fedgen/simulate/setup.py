@@ -21,7 +21,8 @@ from fedgen.data.partition_file import read_partition, write_partition
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
 from fedgen.privacy import guarantee
-from fedgen.simulate.engine import Data, Inputs, Program, place
+from fedgen.simulate.engine import Data, Inputs, Program
+from fedgen.simulate.spread import place, place_samples
 from fedgen.task import federation_of, task_of
 
 
@@ -64,7 +65,7 @@ class Setup:
             )
         )
 
-    def program(self, algorithm: str, inputs: Inputs, batched: bool) -> Program:
+    def program(self, algorithm: str, inputs: Inputs, batched: bool, at_once: int | None = None) -> Program:
         """The compiled algorithm."""
         _, fixed = options_for(self.config, algorithm)
 
@@ -79,6 +80,7 @@ class Setup:
             inputs,
             score_users=min(self.config.users, self.config.score_users),
             batched=batched,
+            at_once=at_once,
         )
 
     def totals(self, seed: int) -> np.ndarray:
@@ -140,10 +142,10 @@ def prepare_together(
     for samples in (x_train, dataset.x_test):
         if np.issubdtype(samples.dtype, np.floating) and not np.isfinite(samples).all():
             raise FedgenError(f"{dataset.name} has samples that are NaN or infinite; leave them out")
-    x, y = place(x_train), place(y_train)
+    x, y = place_samples(x_train), place(y_train)
     scored = {"validation": (x, y)}
     if any(config.evaluate_on == "test" for config in configs):
-        scored["test"] = (place(dataset.x_test), place(dataset.y_test))
+        scored["test"] = (place_samples(dataset.x_test), place(dataset.y_test))
     everything = np.arange(len(dataset.y_test), dtype=np.int32)
     setups = []
     for number, config in enumerate(configs):

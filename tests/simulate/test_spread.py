@@ -1,0 +1,98 @@
+"""One device or several, one process or two, all clients at once or in slices: the same run."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from fedgen.errors import FedgenError
+from fedgen.simulate.devices import join_hosts
+from fedgen.simulate.engine import working_memory
+from fedgen.simulate.spread import place
+from helpers import small_setup
+
+SCRIPT = Path(__file__).parent / "part_of_a_run.py"
+ALGORITHM = "fedgen"  # with partial sharing: users' states, the generator and the server's draws all take part
+
+
+def _start(folder: Path, devices: int, *place: str) -> "subprocess.Popen[str]":
+    arguments = [sys.executable, str(SCRIPT), str(folder), ALGORITHM, str(devices), *place]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _end(process: "subprocess.Popen[str]") -> str:
+    said, complaint = process.communicate(timeout=300)
+    assert process.returncode == 0, complaint[-2000:]
+    return said.splitlines()[-1]
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def on_one_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("spread") / "one"
+    assert _end(_start(folder, 1)) == "holds 600 to 600 of 600 samples"
+    return folder
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_several_devices_give_the_same_records(devices: int, on_one_device: Path, tmp_path: Path) -> None:
+    """The cohort is divided otherwise (over four devices some train a user twice), and every number is the same."""
+    _end(_start(tmp_path / "run", devices))
+    assert _records(tmp_path / "run") == _records(on_one_device)
+    for model in (on_one_device / "models").iterdir():
+        assert (tmp_path / "run/models" / model.name).read_bytes() == model.read_bytes()
+
+
+def test_two_processes_give_the_same_records_and_hold_half_each(on_one_device: Path, tmp_path: Path) -> None:
+    """Over loopback, with collectives between the processes: every number is the same as on one device."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    processes = [_start(tmp_path / "run", 1, f"{number}/2@{address}") for number in (0, 1)]
+    assert [_end(process) for process in processes] == ["holds 300 to 300 of 600 samples"] * 2
+    assert _records(tmp_path / "run") == _records(on_one_device)
+
+
+def test_a_cohort_in_slices_is_the_cohort_at_once() -> None:
+    """The same draws; sums over a batch of clients are taken in another order, so to 1e-5 and not to the bit."""
+    setup = small_setup("fedavg", active=5, model="cnn", model__channels=[2, 3])
+    inputs = setup.inputs("fedavg", [0])
+    ends = []
+    for at_once in (1, 2, 5):  # devices have 3 clients each: one by one, slices of two, all
+        program = setup.program("fedavg", inputs, batched=False, at_once=at_once)
+        ends.append(program.advance(inputs, program.init(inputs), 0, 2))
+    for other in ends[1:]:
+        for a, b in zip(jax.tree.leaves(ends[0].server), jax.tree.leaves(other.server), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_the_memory_estimate_counts_what_a_step_makes() -> None:
+    def two_products(x: jax.Array) -> jax.Array:
+        return jax.lax.map(lambda row: (row * 2) @ np.ones((8, 4), np.float32), x)
+
+    # the result [5, 4], and within the loop row * 2 [8], the product [4] (4 bytes each)
+    made = working_memory(two_products, jax.ShapeDtypeStruct((5, 8), np.float32))
+    assert 4 * (20 + 8 + 4) <= made <= 4 * (20 + 8 + 4) + 100
+
+
+def test_devices_of_a_cpu_share_one_copy() -> None:
+    x = np.ones((300, 4000), np.float32)
+    placed = place(x)
+    assert len({shard.data.unsafe_buffer_pointer() for shard in placed.addressable_shards}) == 1
+    x[0] = 7  # and it is a copy
+    assert float(placed[0, 0]) == 1
+
+
+@pytest.mark.parametrize("wrong", ["2", "0/2", "2/2@127.0.0.1:1", "x/2@a:1"])
+def test_a_wrong_place_among_hosts_is_refused(wrong: str) -> None:
+    with pytest.raises(FedgenError, match="hosts"):
+        join_hosts(wrong)
