@@ -1,9 +1,6 @@
-"""Without Flower there is nothing to test here."""
+"""What all tests of federations need."""
 
 import pytest
-
-pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
-
 from flwr.supercore.task_identity import TaskIdentity
 
 
