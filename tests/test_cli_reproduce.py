@@ -68,6 +68,7 @@ def test_a_table_is_made_and_made_again_without_computing(
 
     monkeypatch.setattr(cli_reproduce, "compute", lambda *_, **__: pytest.fail("computed again"))
     assert _fedgen(monkeypatch, "reproduce", "small", "--row", "even", "--out", out) == 0
+    assert list(json.loads((out / "small.paper.json").read_text())["cells"]) == ["even", "uneven"]
     assert _fedgen(monkeypatch, "reproduce", "small", "--no-compute", "--out", out) == 0
     again = json.loads((out / "small.paper.json").read_text())
     assert again["cells"]["even"] == table["cells"]["even"]
@@ -79,9 +80,9 @@ def test_quick_is_marked_and_kept_apart(
 ) -> None:
     out = tmp_path / "results"
     assert _fedgen(monkeypatch, "reproduce", "small", "--quick", "--rounds", "2", "--out", out) == 0
-    assert "quick: a look, not a result" in capsys.readouterr().out
+    assert "preset paper, quick, 2 rounds: a look, not a result" in capsys.readouterr().out
     assert not (out / "small.paper.json").exists()
-    table = json.loads((out / "small.paper.quick.json").read_text())
+    table = json.loads((out / "small.paper.quick.rounds2.json").read_text())
     assert table["quick"] is True
     assert list(table["cells"]) == ["even"]
 
@@ -151,7 +152,9 @@ def test_a_folder_without_results_is_said(tmp_path: Path) -> None:
 
 
 def test_the_readmes_table_is_made_of_the_shipped_results() -> None:
-    table = Store(ROOT / "results").table("controls", "paper", False)
+    table = Store(ROOT / "results").table(
+        {"experiment": "controls", "preset": "paper", "quick": False, "overrides": {}}
+    )
     assert table is not None
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     columns = {

@@ -1,5 +1,6 @@
 """The command line for federations: `fedgen federate demo` and `fedgen federate init`."""
 
+import json
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,8 @@ from rich.text import Text
 
 from fedgen.config import checked, parse_setting, resolve
 from fedgen.errors import FedgenError
+from fedgen.report.figures import learning_curves
+from fedgen.report.page import write_report
 from fedgen.simulate.devices import use_machine_well
 from fedgen.simulate.setup import load_dataset, prepare
 
@@ -81,7 +84,10 @@ def demo(
     early = max((row.difference for row in found[:3]), default=0.0)
     verdict = "agree" if early <= AGREEMENT else "DIFFER"
     console.print(f"The server states of the first {len(found[:3])} rounds {verdict} (to {AGREEMENT:g} relative).")
-    console.print(f"Run folder: {place.server / 'runs' / RUN}")
+    run = place.server / "runs" / RUN
+    write_report([run], run / "report.html")
+    learning_curves(json.loads((run / "summary.json").read_text(encoding="utf-8")), run)
+    console.print(f"Run folder: {run} (report.html, summary.json, metrics.jsonl, curves.png)")
     if early > AGREEMENT and not display.trouble:
         raise typer.Exit(1)
 
@@ -110,7 +116,7 @@ def init(
     flower_is_installed()
     from fedgen.federate.begin import begin
     from fedgen.federate.forms import Plan
-    from fedgen.federate.settings import ServerSettings, TaskSettings, task_of_settings
+    from fedgen.federate.settings import ServerSettings, TaskSettings, check_config, task_of_settings
 
     settings: dict[str, Any] = {
         "algorithms": [algorithm], "preset": preset, "users": len(site), "rounds": rounds, "share": share,
@@ -129,6 +135,7 @@ def init(
     )
     if len(set(site)) < len(site):
         raise FedgenError("a site is named twice; names must differ")
+    check_config(config)
     Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
     place = begin(folder, config, task, server, host=host, port=port)
     console.print(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.")

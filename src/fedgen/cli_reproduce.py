@@ -16,7 +16,7 @@ from rich.table import Table as Grid
 
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError
-from fedgen.experiments.reproduce import Request, finish, wanted
+from fedgen.experiments.reproduce import Request, finish
 from fedgen.experiments.results import Store
 from fedgen.experiments.runner import GridWatch, compute
 from fedgen.experiments.spec import experiment, experiments, identity
@@ -39,7 +39,7 @@ def reproduce(
     jobs: Annotated[int, typer.Option(min=0, help="Programs compiled at a time. Default: 1 on a CPU, half the cores with a GPU.")] = 0,
     part: Annotated[str, typer.Option(help="K/N: only the K-th of N shares of the cells, so that several processes or machines can fill one --out; then run it without to make the tables.")] = "1/1",
     compute_missing: Annotated[bool, typer.Option("--compute/--no-compute", help="Compute what --out lacks, or only make the tables of what is there.")] = True,
-    out: Annotated[Path, typer.Option(help="The folder of the results; what is finished there is not computed again.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="The folder of the results; what is finished there is not computed again.")] = Path("runs/reproduction"),
     page: Annotated[Path | None, typer.Option(help="Also write the Markdown page of all that --out holds.")] = None,
 ) -> None:  # fmt: skip
     """Reproduce a table or figure of the paper, with our numbers beside the published ones.
@@ -67,7 +67,7 @@ def reproduce(
     if quick:
         errors.print("[yellow]quick:[/yellow] few rows, 10 rounds, one seed: a look, not a result")
     share = _share(part)
-    configs = {identity(config): config for request in requests for config in wanted(request)}
+    configs = {identity(config): config for request in requests for config in request.configs().values()}
     missing = [config for config in configs.values() if store.cell(config) is None]
     failures: dict[str, str] = {}
     if missing and compute_missing:

@@ -131,12 +131,7 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     if config.active > config.users:
         raise FedgenError(f"{config.active} active users of {config.users}: active must be at most users")
 
-    sections = {
-        "dataset": load_dataset,
-        "model": MODELS.get(config.model, _no_options),
-        "partition": PARTITIONERS[config.partition],
-        **ALGORITHMS,
-    }
+    sections = {**_builders(config, load_dataset), **ALGORITHMS}
     given: dict[str, dict[str, Any]] = {}
     for path, value in flat.items():
         if "." in path:
@@ -149,6 +144,25 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     return config.model_copy(
         update={"options": {s: options[s] if s in options else _options(s, sections[s], {}) for s in used}}
     )
+
+
+def changes(config: RunConfig) -> dict[str, Any]:
+    """The settings and options that differ from the defaults in the code, flat."""
+    changed = config.model_dump(mode="json", exclude={"options"}, exclude_defaults=True)
+    builders = {**_builders(config, loader_of(config.dataset)), **ALGORITHMS}
+    for section, options in config.options.items():
+        defaults = {name: parameter.default for name, parameter in options_of(builders[section]).items()}
+        changed |= {f"{section}.{k}": v for k, v in options.items() if k not in defaults or v != defaults[k]}
+    return changed
+
+
+def _builders(config: RunConfig, load_dataset: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """What takes the options of the sections that are no algorithms."""
+    return {
+        "dataset": load_dataset,
+        "model": MODELS.get(config.model, _no_options),
+        "partition": PARTITIONERS[config.partition],
+    }
 
 
 def _one_name_each(layer: Layer) -> Layer:

@@ -119,6 +119,7 @@ def test_hovering_reads_the_mean_of_the_evaluations(opened: Opened, folders: lis
         cells = tip.locator(f"tr[data-tip={name}] td").all_inner_texts()
         assert cells[2] == f"{sum(values) / 3:.2f}"
         assert cells[3] == f"{min(values):.2f} … {max(values):.2f}"
+    assert tip.bounding_box()["height"] < box["height"] / 2, "it does not hide the figure"
     opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] - 40)
     assert tip.is_hidden()
     plot.focus()

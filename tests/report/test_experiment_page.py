@@ -187,3 +187,17 @@ def test_an_experiment_without_rows_says_so(tmp_path: Path) -> None:
     head = {"format": 1, "experiment": "labels", "title": "Labels", "about": "", "preset": "paper", "quick": True}
     Store(tmp_path).write_table({**head, "versions": ["0"], "notes": [], "labels": []})
     assert "There are no rows in this file." in _section(tmp_path).notices
+
+
+def test_the_shipped_results_have_their_page() -> None:
+    folder = Path(__file__).parents[2] / "results"
+    tables = Store(folder).tables()
+    assert tables
+    page = collect([folder])
+    assert len(page.sections) == len(tables)
+    html = render(page)
+    for table in tables:
+        entries = [entry for row in table.get("cells", {}).values() for entry in row.values()]
+        if table.get("metric") == "accuracy":
+            means = [entry["mean"] for entry in entries if entry.get("mean") is not None]
+            assert all(f"<span>{mean:.2f}</span>" in html for mean in means)

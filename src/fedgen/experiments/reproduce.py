@@ -1,7 +1,7 @@
 """From a wish to reproduce an experiment to its cells, and from these to its table."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -23,7 +23,8 @@ PROTOTYPE_SEEDS = 10
 class Request:
     """An experiment with the rows, preset and settings it is to be run with."""
 
-    experiment: Experiment
+    experiment: Experiment  # with the chosen rows only
+    whole: Experiment
     preset: str
     quick: bool
     overrides: Mapping[str, Any]
@@ -45,28 +46,25 @@ class Request:
             raise FedgenError(
                 f"experiment {experiment.name} has no preset '{preset}'; valid: {', '.join(experiment.presets)}"
             )
-        strong = {**(QUICK if quick else {}), **(overrides or {})}
-        return cls(chosen_rows(experiment, rows, quick), preset or experiment.presets[0], quick, strong, data_dir)
+        chosen = chosen_rows(experiment, rows, quick)
+        return cls(chosen, experiment, preset or experiment.presets[0], quick, dict(overrides or {}), data_dir)
 
     def configs(self) -> dict[tuple[str, str], RunConfig]:
         """The configuration of each cell, by row and column."""
         weak = {"preset": self.preset, **({"data_dir": self.data_dir} if self.data_dir else {})}
+        strong = {**(QUICK if self.quick else {}), **self.overrides}
         return {
-            (row.name, column.name): self.experiment.config(row, column, weak, dict(self.overrides))
+            (row.name, column.name): self.experiment.config(row, column, weak, strong)
             for row in self.experiment.rows
             for column in self.experiment.columns
         }
 
 
-def wanted(request: Request) -> list[RunConfig]:
-    """The cells that the experiment needs."""
-    return list(request.configs().values())
-
-
 def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table:
     """Make the experiment's table from its cells, and write it."""
     kind = request.experiment.kind
-    before = store.table(request.experiment.name, request.preset, request.quick)
+    before = store.table(_head(request))
+    request = _with_finished_rows(request, store)
     if kind == "prototype":
         seeds = range(QUICK["seeds"] if request.quick else PROTOTYPE_SEEDS)
         table = before or _prototype(request, prototype(seeds=seeds, quick=request.quick))
@@ -84,6 +82,7 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table
             failures,
             preset=request.preset,
             quick=request.quick,
+            overrides=request.overrides,
             times=times and times["ratios"],
         )
         if times is not None:
@@ -91,6 +90,14 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table
             table["notes"].append(f"The times are medians over repeats on one device: {times['device']}.")
     store.write_table(table)
     return table
+
+
+def _with_finished_rows(request: Request, store: Store) -> Request:
+    """The request with the rows that were computed before, so that choosing rows takes none from the table."""
+    chosen = {row.name for row in request.experiment.rows}
+    all_rows = replace(request, experiment=request.whole).configs()
+    there = {row for (row, _), config in all_rows.items() if store.cell(config) is not None}
+    return replace(request, experiment=chosen_rows(request.whole, tuple(chosen | there), request.quick))
 
 
 def _head(request: Request) -> Table:
@@ -102,6 +109,7 @@ def _head(request: Request) -> Table:
         "about": experiment.about,
         "preset": request.preset,
         "quick": request.quick,
+        "overrides": dict(request.overrides),
         "versions": [__version__],
         "notes": list(experiment.notes),
     }

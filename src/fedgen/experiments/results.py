@@ -1,7 +1,8 @@
 """What a reproduction leaves in its folder: `cells/ID.json`, and for each experiment a table made from them.
 
 A cell holds the results of one configuration and is never computed twice. `EXPERIMENT.PRESET.json` holds
-all that a table or figure shows, so that reports need nothing else; `.quick` in the name marks a small run.
+all that a table or figure shows, so that reports need nothing else; `.quick` in the name marks a small run,
+and other rounds or seeds than the experiment's own are named too.
 """
 
 import json
@@ -14,7 +15,7 @@ import numpy as np
 from fedgen.config import RunConfig
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
-from fedgen.experiments.spec import Column, Experiment, Figure, Row, identity
+from fedgen.experiments.spec import NOT_IN_IDENTITY, Column, Experiment, Figure, Row, identity
 from fedgen.files import write_whole
 from fedgen.simulate.scores import mean_interval, score_of
 from fedgen.version import __version__
@@ -54,6 +55,13 @@ class Store:
                 f"{path} has format {cell.get('format')} and this is version {__version__}, which reads {FORMAT};"
                 " use another --out, or delete the file to compute it again"
             )
+        now = config.model_dump(mode="json")
+        for setting, then in _flat(cell["config"]).items():
+            if setting not in NOT_IN_IDENTITY and _flat(now).get(setting) != then:
+                raise FedgenError(
+                    f"{path} was computed with {setting} = {then}, which is {_flat(now).get(setting)} in this version;"
+                    " use another --out, or delete the file to compute it again"
+                )
         return cell
 
     def keep(self, config: RunConfig, summary: Mapping[str, Any], dataset: Dataset) -> Cell:
@@ -76,13 +84,13 @@ class Store:
 
     def write_table(self, table: Table) -> Path:
         """Write an experiment's table."""
-        path = self.folder / f"{table_name(table['experiment'], table['preset'], table['quick'])}.json"
-        write_whole(path, (json.dumps(table, indent=1, allow_nan=False) + "\n").encode())
+        path = self.folder / f"{table_name(table)}.json"
+        write_whole(path, (json.dumps(table, allow_nan=False) + "\n").encode())
         return path
 
-    def table(self, experiment: str, preset: str, quick: bool) -> Table | None:
-        """An experiment's table, if this version can read it."""
-        path = self.folder / f"{table_name(experiment, preset, quick)}.json"
+    def table(self, head: Mapping[str, Any]) -> Table | None:
+        """The table that has the same name as this one would have, if this version can read it."""
+        path = self.folder / f"{table_name(head)}.json"
         table = read_json(path) if path.exists() else None
         return table if table and table.get("format") == FORMAT else None
 
@@ -99,9 +107,17 @@ class Store:
         return tables
 
 
-def table_name(experiment: str, preset: str, quick: bool) -> str:
-    """The name of an experiment's files, without an ending."""
-    return f"{experiment}.{preset}{'.quick' if quick else ''}"
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    flat = {key: value for key, value in config.items() if key != "options"}
+    return flat | {
+        f"{name}.{key}": value for name, options in config["options"].items() for key, value in options.items()
+    }
+
+
+def table_name(table: Mapping[str, Any]) -> str:
+    """The name of a table's files, without an ending: one of other rounds or seeds takes no other's place."""
+    parts = [table["experiment"], table["preset"], *(["quick"] if table["quick"] else [])]
+    return ".".join([*parts, *(f"{key}{value}" for key, value in sorted(table["overrides"].items()))])
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -128,6 +144,7 @@ def assemble(
     *,
     preset: str,
     quick: bool,
+    overrides: Mapping[str, Any] | None = None,
     times: Mapping[str, Sequence[float]] | None = None,
 ) -> Table:
     """An experiment's table: for each row and column our number, the published one and the difference.
@@ -159,6 +176,7 @@ def assemble(
         "about": experiment.about,
         "preset": preset,
         "quick": quick,
+        "overrides": dict(overrides or {}),
         "metric": experiment.metric,
         "metric_label": METRICS[experiment.metric].replace("the full test set", _scored_on(configs.values())),
         "baseline": experiment.baseline,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from fedgen.config import RunConfig, resolve
+from fedgen.config import RunConfig, changes, resolve
 from fedgen.errors import FedgenError, unknown
 
 NAMES = {
@@ -28,7 +28,7 @@ NAMES = {
 Settings = dict[str, Any]
 
 # What does not change a cell's result: names, where files lie, and which of its scores is looked at.
-_NOT_IN_IDENTITY = {"preset", "score", "data_dir", "user_file", "partition_file"}
+NOT_IN_IDENTITY = {"preset", "score", "data_dir", "user_file", "partition_file"}
 
 
 class _Strict(BaseModel):
@@ -132,8 +132,11 @@ class Experiment(_Strict):
 
 
 def identity(config: RunConfig) -> str:
-    """The name of a cell, equal for equal computations, whichever experiment asks for them."""
-    kept = config.model_dump(mode="json", exclude=_NOT_IN_IDENTITY)
+    """The name of a cell, equal for equal computations, whichever experiment asks for them.
+
+    It is made of what differs from the defaults, so that a new option does not rename what was computed before.
+    """
+    kept = {key: value for key, value in changes(config).items() if key not in NOT_IN_IDENTITY}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
     return f"{config.dataset.rsplit('/', 1)[-1]}-{config.algorithms[0]}-{digest}"
 
@@ -177,7 +180,7 @@ def chosen_rows(experiment: Experiment, names: tuple[str, ...], quick: bool) -> 
     for name in names:
         if name not in valid:
             raise unknown(f"row of {experiment.name}", name, valid)
-    wanted = names or (experiment.quick_rows if quick else tuple(valid))
+    wanted = names or (quick and experiment.quick_rows) or tuple(valid)
     if experiment.baseline in valid and experiment.baseline not in wanted:
         wanted = (experiment.baseline, *wanted)
     rows = tuple(row for row in experiment.rows if row.name in wanted)

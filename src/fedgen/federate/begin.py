@@ -52,8 +52,9 @@ def begin(
     *,
     host: str,
     port: int,
+    bind: str = "0.0.0.0",
 ) -> Place:
-    """A new folder with an app, a server and its sites."""
+    """A new folder with an app, a server that listens on `bind`, and its sites, which reach it as `host`."""
     place, names = new_folder(path), list(settings.sites)
     write_app(place, config, task)
     write_server(place, settings)
@@ -61,7 +62,7 @@ def begin(
         write_site(place, SiteSettings(name=name, number=number, data="data.npz"))
     write_keys(place, names, [host, *(h for h in ("localhost", "127.0.0.1") if h != host)])
     write_connection(place, f"127.0.0.1:{port}", tls=True)
-    write_scripts(place, names, "0.0.0.0", port, f"{host}:{port}", tls=True)
+    write_scripts(place, names, bind, port, f"{host}:{port}", tls=True)
     text = _README.format(count=len(names), app=APP, host=host, port=port, sites=", ".join(names))
     write_whole(place.root / "README.md", text.encode())
     return place

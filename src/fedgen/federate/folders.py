@@ -71,12 +71,19 @@ def write_app(place: Place, config: RunConfig, task: TaskSettings) -> None:
     """The folder that `flwr run` takes. It travels to the sites, so nothing secret belongs into it."""
     check_config(config)
     write_whole(place.app / "pyproject.toml", _PYPROJECT.encode())
-    write_whole(place.app / "config.toml", to_toml(config).encode())
+    write_whole(place.app / "config.toml", to_toml(without_places(config)).encode())
     write_whole(place.app / "task.toml", commented(task).encode())
     package = place.app / "fedgen_federation"
     write_whole(package / "__init__.py", b'"""A federation of FedGen."""\n')
     write_whole(package / "server.py", _MODULE.format(what="The server's half", half="server").encode())
     write_whole(package / "client.py", _MODULE.format(what="A site's half", half="client").encode())
+
+
+def without_places(config: RunConfig) -> RunConfig:
+    """The configuration without where its maker has the data: sites have their own, and paths are nobody's business."""
+    options = {section: options for section, options in config.options.items() if section != "dataset"}
+    places = {"data_dir": "", "user_file": "", "partition_file": ""}
+    return config.model_copy(update={"dataset": Path(config.dataset).stem, "options": options, **places})
 
 
 def write_server(place: Place, settings: ServerSettings) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.errors import FedgenError
+from fedgen.federate.family import family, kill
 from fedgen.federate.folders import Place
 from fedgen.federate.scripts import PORT_VARIABLE
 
@@ -22,7 +23,7 @@ _COMMAND = 120.0  # seconds that a `flwr` command has
 
 
 class Processes:
-    """The processes of one federation. Each leads a group of its own, so that its children end with it."""
+    """The processes of one federation, each with a session of its own: a Ctrl-C meant for us does not reach them."""
 
     def __init__(self, place: Place, port: int) -> None:
         self.place, self.port = place, port
@@ -66,21 +67,22 @@ class Processes:
     def kill(self, name: str) -> None:
         """End a process and all it started at once, as a power failure would."""
         process = self.running.pop(name)
-        _signal_group(process, signal.SIGKILL)
+        kill(family([process.pid]))
         process.wait()
 
     def stop(self) -> None:
         """End all processes, the sites first: politely, then by force."""
         order = sorted(self.running, key=lambda name: name == "superlink")
+        everything = family(process.pid for process in self.running.values())
         for name in order:
             self.running[name].send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _GRACE
         for name in order:
-            process = self.running.pop(name)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(deadline - time.monotonic(), 0.1))
-            _signal_group(process, signal.SIGKILL)
-            process.wait()
+                self.running[name].wait(max(deadline - time.monotonic(), 0.1))
+        kill([*everything, *family(process.pid for process in self.running.values())])
+        for name in order:
+            self.running.pop(name).wait()
 
     def _finish(self, script: Path, *arguments: str) -> None:
         command = ["/bin/sh", str(script), *arguments]
@@ -132,9 +134,3 @@ def _answers(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # The group has the id of the process that leads it, also when that one has ended before its children.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)

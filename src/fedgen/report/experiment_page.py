@@ -49,7 +49,7 @@ def sections(folder: Path) -> list[Section]:
 
 
 def _section(table: Experiment, store: Store) -> Section:
-    name = table_name(table["experiment"], table["preset"], table["quick"])
+    name = table_name(table)
     cells = _cells(table, store)
     tables: list[Table] = []
     charts: list[Chart] = []

@@ -26,7 +26,7 @@ _FAR = 25.0  # points below the best: further down a curve would flatten the oth
 
 def draw(table: Table, folder: Path) -> list[Path]:
     """An experiment's figures as PNG and SVG, in `figures/` of the results."""
-    name = table_name(table["experiment"], table["preset"], table["quick"])
+    name = table_name(table)
     place = folder / "figures"
     if "prototype" in table:
         return prototype_figure(table["prototype"], place, name)
@@ -64,8 +64,8 @@ def _panels(table: Table, panels: Sequence[Mapping[str, Any]], folder: Path, nam
         axes.set_ylabel(panels[0]["y_label"])
     order = [column["label"] for column in table["columns"] if column["label"] in handles]
     figure.legend([handles[label] for label in order], order, loc="outside right center", frameon=False)
-    quick = "  (quick: a look, not a result)" if table["quick"] else ""
-    figure.suptitle(f"{table['title']}, preset {table['preset']}{quick}", fontsize="medium")
+    quick = ": a look, not a result" if table["quick"] else ""
+    figure.suptitle(f"{table['title']}, preset {table['preset']}{_unlike(table)}{quick}", fontsize="medium")
     return save_figure(figure, folder, name)
 
 
@@ -103,9 +103,9 @@ def terminal_tables(table: Table, width: int) -> list[str | Grid]:
 
 
 def _title(table: Table) -> str:
-    quick = "  [yellow]quick: a look, not a result[/yellow]" if table["quick"] else ""
+    quick = ": [yellow]a look, not a result[/yellow]" if table["quick"] else ""
     label = f"\n{table['metric_label']}; grey: published" if "metric_label" in table else ""
-    return f"[bold]{escape(table['title'])}[/bold], preset {table['preset']}{quick}{escape(label)}"
+    return f"[bold]{escape(table['title'])}[/bold], preset {table['preset']}{_unlike(table)}{quick}{escape(label)}"
 
 
 def _from_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
@@ -168,7 +168,13 @@ number in brackets. ± is the standard deviation over seeds. How to read them: [
 
 
 def _heading(table: Table) -> str:
-    return f"{table['title']} (`{table['experiment']}`, preset {table['preset']}{', quick' if table['quick'] else ''})"
+    return f"{table['title']} (`{table['experiment']}`, preset {table['preset']}{_unlike(table)})"
+
+
+def _unlike(table: Table) -> str:
+    """How a table differs from its experiment in full."""
+    changed = [f"{value} {key}" for key, value in sorted(table["overrides"].items())]
+    return "".join(f", {part}" for part in [*(["quick"] if table["quick"] else []), *changed])
 
 
 def _anchor(table: Table) -> str:
@@ -185,7 +191,7 @@ def _section(table: Table, store: Store, seen_from: Path) -> str:
     else:
         lines += _grid_section(table)
     lines += [f"- {note}" for note in table["notes"]]
-    name = table_name(table["experiment"], table["preset"], table["quick"])
+    name = table_name(table)
     pictures = sorted((store.folder / "figures").glob(f"{name}.png"))
     for picture in pictures:
         link = Path(os.path.relpath(picture, seen_from)).as_posix()

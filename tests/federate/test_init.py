@@ -1,0 +1,107 @@
+"""`fedgen federate init` writes what sites need, and Flower takes the app."""
+
+import stat
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from fedgen.cli import main
+
+ARGUMENTS = [
+    "--site",
+    "north",
+    "--site",
+    "south",
+    "--host",
+    "fed.example.org",
+    "--classes",
+    "10",
+    "--sample",
+    "28,28,1",
+]
+
+
+def init(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.setattr(sys, "argv", ["fedgen", "federate", "init", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "federation"
+    assert init(monkeypatch, root, *ARGUMENTS, "--share", "predictor", "--round-timeout", "60") == 0
+    keys = [
+        root / "authority/ca.key",
+        root / "server/server.key",
+        root / "sites/north/site.key",
+        root / "sites/south/site.key",
+    ]
+    assert sorted(root.rglob("*.key")) == sorted(keys)
+    for key in keys:
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    server = x509.load_pem_x509_certificate((root / "server/server.crt").read_bytes())
+    authority = x509.load_pem_x509_certificate((root / "authority/ca.crt").read_bytes())
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "fed.example.org" in names.get_values_for_type(x509.DNSName)
+    public = (root / "sites/north/site.pub").read_text()
+    assert public.startswith("ecdsa-sha2-nistp384 ")
+    assert public == (root / "server/keys/north.pub").read_text()
+    settings = tomllib.loads((root / "server/server.toml").read_text())
+    assert settings["sites"] == ["north", "south"]
+    assert settings["round_timeout"] == 60
+    assert tomllib.loads((root / "sites/south/site.toml").read_text())["number"] == 1
+    assert tomllib.loads((root / "fedgen-federation/config.toml").read_text())["share"] == "predictor"
+    for script in (*root.glob("server/*.sh"), *root.glob("sites/*/start.sh")):
+        assert script.stat().st_mode & stat.S_IXUSR
+        subprocess.run(["/bin/sh", "-n", script], check=True)
+        if script.name != "register.sh":
+            assert script.name in (root / "README.md").read_text()
+
+    bundler = Path(sys.executable).with_name("flwr")
+    subprocess.run([bundler, "build", "--app", root / "fedgen-federation"], cwd=tmp_path, check=True, timeout=120)
+    (bundle,) = tmp_path.glob("*.fab")
+    with zipfile.ZipFile(bundle) as archive:
+        assert {"config.toml", "task.toml", "fedgen_federation/client.py"} <= set(archive.namelist())
+        assert not [name for name in archive.namelist() if "key" in name or "crt" in name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--site", "north"], "a site is named twice"),
+        (["--site", "../up"], "sites"),
+        (["--sample", "28x28"], "such as 28,28,1"),
+        (["--dtype", "int8"], "dtype"),
+        (["--set", "model=rnn"], "unknown model 'rnn'"),
+        (["--set", "seeds=3"], "one seed"),
+        (["--algorithm", "fedensemble", "--share", "predictor"], "--share all"),
+        (["--sample", "3,3,1"], "at least 8x8"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_leave_nothing(
+    arguments: list[str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = tmp_path / "federation"
+    assert init(monkeypatch, root, *ARGUMENTS, *arguments) == 2
+    assert reason in capsys.readouterr().err.replace("\n", " ")
+    assert not root.exists() or not any(root.iterdir())
+
+
+def test_a_folder_that_is_not_empty_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "letter.txt").write_text("keep me")
+    assert init(monkeypatch, tmp_path, *ARGUMENTS) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["letter.txt"]
