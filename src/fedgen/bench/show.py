@@ -57,6 +57,13 @@ def tables(report: Report) -> list[Table]:
             note = f"and {whole['seconds_compile']:.1f} s compiling"
             table.add_row(f"fedgen, 3 seeds, {whole['rounds']} rounds", f"{1e3 * whole['seconds']:.0f}", note)
         shown.append(table)
+    if "resnet" in report:
+        found = report["resnet"]
+        title = f"A residual network of {found['parameters'] / 1e6:.1f} million parameters, 32×32×3, batches of 32"
+        table = _table(title, "", "s", "ms per client and step")
+        round_, step = found["round"]["seconds"], 1e3 * found["seconds_per_client_step"]
+        table.add_row(f"{found['clients']} clients × {found['steps']} steps", f"{round_:.2f}", f"{step:.1f}")
+        shown.append(table)
     if "scaling" in report:
         table = _table("Growth of a FedAvg round", "", "size: ms", "exponent")
         for curve in report["scaling"].values():
