@@ -90,5 +90,11 @@ def prototype_table(folder: Path) -> None:
     """The file of a prototype with made-up results."""
     head = {"format": FORMAT, "experiment": "prototype", "title": "The prototype", "about": "In the plane."}
     result = prototype_result()
-    rest = {"preset": "paper", "quick": False, "versions": [__version__], "notes": ["A caveat.", *result["notes"]]}
+    rest = {
+        "preset": "paper",
+        "quick": False,
+        "overrides": {},
+        "versions": [__version__],
+        "notes": ["A caveat.", *result["notes"]],
+    }
     Store(folder).write_table({**head, **rest, "prototype": result})

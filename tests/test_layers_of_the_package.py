@@ -18,6 +18,7 @@ ORDER = [
     {"report"},
     {"bench"},
     {"library"},
+    {"cli_display"},
     {"cli", "cli_bench", "cli_data", "cli_federate", "cli_report", "cli_reproduce"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}

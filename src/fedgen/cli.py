@@ -2,13 +2,11 @@
 
 import contextlib
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +19,7 @@ from fedgen.algorithms import ALGORITHMS
 from fedgen.algorithms.registry import summary_of
 from fedgen.cli_bench import bench
 from fedgen.cli_data import app as data_app
+from fedgen.cli_display import Display
 from fedgen.cli_federate import app as federate_app
 from fedgen.cli_report import report
 from fedgen.cli_reproduce import reproduce
@@ -194,39 +193,18 @@ def list_() -> None:
         console.print()
 
 
-class _Display(Watch):
+class _Display(Display, Watch):
     """The progress bars of a run, and the ear for Ctrl-C."""
 
     def __init__(self, rounds: int, seeds: int) -> None:
-        self._progress = Progress(
+        progress = Progress(
             TextColumn("{task.description:<14}"), BarColumn(), TextColumn("{task.completed:>6.0f}/{task.total:.0f} rounds"),
             TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
         )  # fmt: skip
+        super().__init__(progress)
         self._rounds, self._seeds = rounds, seeds
         self._bars: dict[str, Any] = {}
         self._done: dict[tuple[str | int, ...], int] = {}
-        self._stop = False
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> "_Display":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._heard)
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def stop(self) -> None:
-        self._progress.stop()
-
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self._stop:  # asked twice: at once, without a checkpoint
-            raise KeyboardInterrupt
-        self._stop = True
-        self._progress.console.print("stopping after this step; once more to stop at once")
 
     def compiling(self, algorithm: str) -> None:
         self._bars[algorithm] = self._progress.add_task(algorithm, total=self._rounds * self._seeds, note="compiling")
@@ -240,6 +218,3 @@ class _Display(Watch):
     def recorded(self, record: dict[str, Any]) -> None:
         note = "diverged" if "diverged_at" in record else f"{headline(record):5.2f} %"
         self._progress.update(self._bars[record["algorithm"]], note=note)
-
-    def stop_requested(self) -> bool:
-        return self._stop

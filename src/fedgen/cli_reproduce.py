@@ -1,11 +1,9 @@
 """The command `fedgen reproduce`: the paper's tables and figures, ours beside the published."""
 
 import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import typer
@@ -14,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
+from fedgen.cli_display import Display
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError
 from fedgen.experiments.reproduce import Request, finish
@@ -115,39 +114,17 @@ def _list() -> None:
     console.print("\nRun one: fedgen reproduce overview --quick    All, in full: fedgen reproduce all --data-dir DIR")
 
 
-class _Display(GridWatch):
+class _Display(Display, GridWatch):
     """The progress over cells, and the ear for Ctrl-C."""
 
     def __init__(self, cells: int, done: int) -> None:
-        self._progress = Progress(
+        progress = Progress(
             TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
         )  # fmt: skip
+        super().__init__(progress)
         self._bar = self._progress.add_task("cells", total=cells, completed=done, note="preparing")
         self._finished = float(done)
-        self._stop = False
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> "_Display":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._heard)
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def stop(self) -> None:
-        """Leave the terminal to others."""
-        self._progress.stop()
-
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self._stop:  # asked twice
-            raise KeyboardInterrupt
-        self._stop = True
-        self._progress.console.print("stopping after this step; once more to stop at once")
 
     def working_on(self, unit: Sequence[RunConfig]) -> None:
         first = unit[0]
@@ -164,6 +141,3 @@ class _Display(GridWatch):
     def failed(self, config: RunConfig, reason: str) -> None:
         self._finished += 1
         self._progress.update(self._bar, completed=self._finished)
-
-    def stop_requested(self) -> bool:
-        return self._stop

@@ -1,5 +1,6 @@
 """`fedgen federate init` writes what sites need, and Flower takes the app."""
 
+import os
 import stat
 import subprocess
 import sys
@@ -65,7 +66,9 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             assert script.name in (root / "README.md").read_text()
 
     bundler = Path(sys.executable).with_name("flwr")
-    subprocess.run([bundler, "build", "--app", root / "fedgen-federation"], cwd=tmp_path, check=True, timeout=120)
+    quiet = {**os.environ, "FLWR_HOME": str(tmp_path / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
+    build = [bundler, "build", "--app", root / "fedgen-federation"]
+    subprocess.run(build, cwd=tmp_path, env=quiet, check=True, timeout=120)
     (bundle,) = tmp_path.glob("*.fab")
     with zipfile.ZipFile(bundle) as archive:
         assert {"config.toml", "task.toml", "fedgen_federation/client.py"} <= set(archive.namelist())

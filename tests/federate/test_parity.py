@@ -10,6 +10,7 @@ from local_federation import local_federation
 from fedgen.algorithms import ALGORITHMS
 from fedgen.core.trees import named
 from fedgen.federate.server import Server
+from fedgen.privacy import guarantee
 from fedgen.simulate.checkpoint import load_tree
 from fedgen.simulate.setup import Setup
 from helpers import small_setup
@@ -35,3 +36,44 @@ def test_every_algorithm(algorithm: str, tmp_path: Path) -> None:
     server, _ = local_federation(tmp_path, setup)
     server.run()
     assert_like_the_simulator(server, setup, 3)
+
+
+def test_the_reference_preset_with_private_extractors(tmp_path: Path) -> None:
+    """Extractors stay at the sites, averages are weighted by samples, and both of the generator's terms are on."""
+    setup = small_setup("fedgen", preset="reference", class_limit=False, share="predictor", users=3, active=2)
+    server, grid = local_federation(tmp_path, setup)
+    server.run()
+    assert_like_the_simulator(server, setup, 3)
+    inputs = setup.inputs("fedgen", [0])
+    program = setup.program("fedgen", inputs, batched=False)
+    simulated = program.advance(inputs, program.init(inputs), 0, 3)
+    for number, site in enumerate(grid.sites):
+        files = list(site.folder.glob("state/*/client.safetensors"))
+        if files:  # it was drawn
+            for name, value in named(load_tree(files[0], site.plan.forms.client)).items():
+                theirs = np.asarray(named(simulated.clients)[name][0, number])
+                np.testing.assert_allclose(value, theirs, rtol=1e-4, atol=1e-6, err_msg=f"{name} of site {number}")
+    assert any(site.folder.glob("state/*/before.safetensors") for site in grid.sites)
+
+
+def test_robust_aggregation_is_the_simulators(tmp_path: Path) -> None:
+    setup = small_setup("fedavg", users=3, active=3, aggregation="median", clip=0.05)
+    server, _ = local_federation(tmp_path, setup)
+    server.run()
+    assert_like_the_simulator(server, setup, 3)
+
+
+def test_a_private_federation_keeps_loss_and_noise_to_its_sites(tmp_path: Path) -> None:
+    setup = small_setup("fedgen", users=2, active=2, rounds=2, dp_noise=1.0, dp_clip=0.1, dp_count_noise=1.0)
+    states = []
+    for name in ("one", "two"):
+        server, grid = local_federation(tmp_path / name, setup)
+        (row,) = server.run()["results"]
+        assert row["privacy"]["messages"] == 2
+        assert row["privacy"]["epsilon"] == guarantee(setup.config, 2)["epsilon"]
+        replies = [m.content for _, m in grid.sent if "upload" in m.content]
+        assert len(replies) == 4
+        assert not any(content["metrics"] for content in replies)
+        states.append(load_tree(server.path / "rounds" / "1.safetensors", server.plan.forms.server))
+    same_seed = zip(jax.tree.leaves(states[0].base), jax.tree.leaves(states[1].base), strict=True)
+    assert all((a != b).any() for a, b in same_seed), "the noise does not come from the run's seed"

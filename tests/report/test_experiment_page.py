@@ -185,6 +185,7 @@ def test_the_prototype_has_its_table_and_panels(tmp_path: Path) -> None:
 
 def test_an_experiment_without_rows_says_so(tmp_path: Path) -> None:
     head = {"format": 1, "experiment": "labels", "title": "Labels", "about": "", "preset": "paper", "quick": True}
+    head["overrides"] = {}
     Store(tmp_path).write_table({**head, "versions": ["0"], "notes": [], "labels": []})
     assert "There are no rows in this file." in _section(tmp_path).notices
 

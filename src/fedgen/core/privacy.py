@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from fedgen.core.contract import Algorithm, Array, Federation, Tree
 from fedgen.core.streams import stream
 from fedgen.core.trees import is_off, named
+from fedgen.core.wires import wires
 from fedgen.errors import FedgenError
 
 
@@ -53,14 +54,8 @@ def check_privacy(algorithm: Algorithm, federation: Federation) -> None:
         raise FedgenError("dp_noise needs dp_clip, the greatest length of an update")
     if federation.weighting != "uniform":
         raise FedgenError("a user's number of samples is not hidden by noise; leave out weighting='samples'")
-
-    def wires(key: Array) -> tuple[Tree, Tree]:
-        broadcast = algorithm.broadcast(algorithm.server_init(key), jnp.zeros((), jnp.int32))
-        client = algorithm.client_init(key)
-        params, memo = algorithm.local_start(broadcast, client)
-        return broadcast, algorithm.local_finish(params, memo, broadcast, client, jnp.zeros((), jnp.int32))[0]
-
-    down, up = (named(tree) for tree in jax.eval_shape(wires, jax.random.key(0)))
+    forms = jax.eval_shape(lambda key: wires(algorithm, key), jax.random.key(0))
+    down, up = named(forms.broadcast), named(forms.upload)
     for place, leaf in up.items():
         if leaf.dtype == jnp.bool_:
             raise FedgenError(

@@ -84,6 +84,8 @@ class Exchange:
         deadline = time.monotonic() + timeout
         while waiting:
             for reply in self._grid.pull_messages(list(waiting)):
+                if reply.metadata.reply_to_message_id not in waiting:
+                    continue
                 site, question = waiting.pop(reply.metadata.reply_to_message_id)
                 if reply.has_error():
                     self._failed(site, number, reply.error.reason or f"error {reply.error.code}")

@@ -1,7 +1,7 @@
 """What both ends of the wire derive from the configuration: the algorithm, and the form of each message."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,9 @@ from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Task, Tree
 from fedgen.core.streams import stream
+from fedgen.core.wires import wires
 from fedgen.simulate.setup import options_for
 from fedgen.task import federation_of
-
-
-class Forms(NamedTuple):
-    """Shapes and types of what an algorithm sends and keeps."""
-
-    server: Tree
-    client: Tree
-    broadcast: Tree
-    upload: Tree
 
 
 class Plan:
@@ -33,7 +25,7 @@ class Plan:
         values, self._fixed = options_for(config, self.name)
         self.hyper = {key: jnp.float32(value) for key, value in values.items()}
         self.key = jax.random.key(config.seed)
-        self.forms = jax.eval_shape(self._forms, self.hyper)
+        self.forms = jax.eval_shape(lambda hyper: wires(self.configure(hyper)[0], self._model_key), self.hyper)
 
     def configure(self, hyper: Mapping[str, Any]) -> tuple[Algorithm, Federation]:
         """The algorithm with these values, which may be traced."""
@@ -50,11 +42,3 @@ class Plan:
     @property
     def _model_key(self) -> Array:
         return stream(self.key, "model")
-
-    def _forms(self, hyper: Mapping[str, Any]) -> Forms:
-        algorithm, _ = self.configure(hyper)
-        server, client = algorithm.server_init(self._model_key), algorithm.client_init(self._model_key)
-        broadcast = algorithm.broadcast(server, jnp.zeros((), jnp.int32))
-        params, memo = algorithm.local_start(broadcast, client)
-        upload, _ = algorithm.local_finish(params, memo, broadcast, client, jnp.zeros((), jnp.int32))
-        return Forms(server, client, broadcast, upload)

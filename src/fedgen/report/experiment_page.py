@@ -62,11 +62,12 @@ def _section(table: Experiment, store: Store) -> Section:
     elif "prototype" in table:
         tables, charts = prototype_parts(table["prototype"], name)
     quick = " · quick look" if table["quick"] else ""
+    changed = "".join(f" · {value} {key}" for key, value in sorted(table["overrides"].items()))
     label = table.get("metric_label", "")
     lead = f"{table['about'].strip()}{' ' + label[0].upper() + label[1:] + '.' if label else ''}"
     return Section(
         name.replace(".", "-"),
-        f"{table['title']} · {table['preset']}{quick}",
+        f"{table['title']} · {table['preset']}{quick}{changed}",
         lead,
         notices=_notices(table),
         tables=tables,

@@ -20,6 +20,7 @@ from fedgen.core.client import Shard, Trained, draw_rows, train_client
 from fedgen.core.contract import Algorithm, Array, Federation, Round, Task, Tree
 from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, nbytes
+from fedgen.core.wires import wires
 from fedgen.simulate import spread
 from fedgen.simulate.spread import BY_HOST, DEVICES, EVERYWHERE, HOSTS
 
@@ -273,18 +274,9 @@ class Program:
         return jax.tree.map(lambda a: lax.psum(jnp.sum(a, axis=0), (HOSTS, DEVICES)), counted)
 
     def _measure(self, inputs: Inputs) -> Traffic:
-        def wires(inputs: Inputs) -> tuple[Tree, Tree]:
-            algorithm, _ = self._configure(inputs.hyper)
-            key = jax.random.key(0)
-            broadcast = algorithm.broadcast(algorithm.server_init(key), jnp.zeros((), jnp.int32))
-            client = algorithm.client_init(key)
-            params, memo = algorithm.local_start(broadcast, client)
-            upload, _ = algorithm.local_finish(params, memo, broadcast, client, jnp.zeros((), jnp.int32))
-            return broadcast, upload
-
         one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), inputs)
-        down, up = jax.eval_shape(wires, one)
-        return Traffic(nbytes(down), nbytes(up))
+        forms = jax.eval_shape(lambda i: wires(self._configure(i.hyper)[0], jax.random.key(0)), one)
+        return Traffic(nbytes(forms.broadcast), nbytes(forms.upload))
 
 
 def _evaluation_chunk(task: Task, runs: int) -> int:

@@ -1,0 +1,41 @@
+"""A progress display that also listens for Ctrl-C: once to stop at a good moment, twice to stop at once."""
+
+import signal
+from types import FrameType
+from typing import Any, Self
+
+from rich.progress import Progress
+
+
+class Display:
+    """Shows the progress while it is entered; `stop_requested` says whether the user asked to end."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._stop = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._heard)
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def stop(self) -> None:
+        """Leave the terminal to others."""
+        self._progress.stop()
+
+    def stop_requested(self) -> bool:
+        """Whether Ctrl-C was heard."""
+        return self._stop
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self._stop:  # asked twice: at once, without a checkpoint
+            raise KeyboardInterrupt
+        self._stop = True
+        self._progress.console.print("stopping after this step; once more to stop at once")
