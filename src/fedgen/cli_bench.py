@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedgen.bench.show import machine_line, picture, tables
+from fedgen.bench.show import machine_line, markdown, picture, tables
 from fedgen.bench.suite import PARTS, run_bench
 from fedgen.errors import unknown
 from fedgen.files import write_whole
@@ -24,6 +24,7 @@ def bench(
     skip: Annotated[list[str] | None, typer.Option(help="A part to leave out.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repeats and smaller sizes: a minute or two, less certain.")] = False,
     json_: Annotated[Path | None, typer.Option("--json", help="A file for everything that was measured.")] = None,
+    markdown_: Annotated[Path | None, typer.Option("--markdown", help="A file for the main tables, as Markdown.")] = None,
     picture_: Annotated[Path | None, typer.Option("--picture", help="A file for the picture, NAME.png; NAME.svg comes beside it.")] = None,
 ) -> None:  # fmt: skip
     """Measure the simulator beside its peers: rounds, roofline, start, memory and growth.
@@ -49,5 +50,7 @@ def bench(
         console.print(f"Not measured: {name}: {reason}")
     if json_ is not None:
         write_whole(json_, (json.dumps(report, indent=1) + "\n").encode())
+    if markdown_ is not None:
+        write_whole(markdown_, markdown(report).encode())
     if picture_ is not None:
         picture(report, picture_)

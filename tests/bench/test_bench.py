@@ -13,7 +13,7 @@ from fedgen.bench.child import Peer
 from fedgen.bench.machine import cnn_round_flops
 from fedgen.bench.ours import Ours, set_up, workload_of
 from fedgen.bench.peers.workload import write_workload
-from fedgen.bench.show import picture, tables
+from fedgen.bench.show import markdown, picture, tables
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, exponent, take_turns
 from fedgen.cli import app
@@ -107,6 +107,8 @@ def test_tables_and_picture(tmp_path: Path) -> None:
     assert [(row["value"], row["met"]) for row in targets(found, "gpu")] == [(8.0, True)]
     report = {**suite.run_bench([], True, lambda line: None), **found, "targets": rows}
     assert [table.row_count for table in tables(report)] == [5, 1, 4]
+    assert "| pfl | 300.0 | 5.00 |" in markdown(report)
+    assert "| evaluation / FedAvg round | 0.67 | ≤ 0.5 × | no |" in markdown(report)
     assert [path.name for path in picture(report, tmp_path / "bench.png")] == ["bench.png", "bench.svg"]
 
 

@@ -53,16 +53,16 @@ def images(quick: bool) -> Iterator[Point]:
         yield (
             side * side,
             lambda side=side: Ours(  # type: ignore[misc]
-                set_up("fedavg", _noise(side), model__channels=[6, 16], model__pool=False), "fedavg", rounds=1
+                set_up("fedavg", noise(side), model__channels=[6, 16], model__pool=False), "fedavg", rounds=1
             ),
         )
 
 
-def _noise(side: int) -> Dataset:
+def noise(side: int, channels: int = 1) -> Dataset:
     """Images of noise: only their size matters here."""
     rng = np.random.default_rng(0)
     samples, tests = 4000, 100
-    x = rng.integers(0, 256, (samples + tests, side, side, 1), dtype=np.uint8)
+    x = rng.integers(0, 256, (samples + tests, side, side, channels), dtype=np.uint8)
     y = np.arange(samples + tests) % 10
     return from_arrays(x[:samples], y[:samples], x[samples:], y[samples:], name="noise")
 

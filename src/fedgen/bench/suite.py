@@ -14,9 +14,10 @@ from fedgen.bench.child import Peer, command, missing
 from fedgen.bench.machine import MatrixPeak, cnn_round_flops, describe
 from fedgen.bench.ours import Ours, set_up, workload_of
 from fedgen.bench.peers.workload import write_workload
-from fedgen.bench.scaling import CURVES, curve
+from fedgen.bench.scaling import CURVES, curve, noise
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, take_turns
+from fedgen.core.trees import count
 from fedgen.simulate.devices import available_cores
 from fedgen.simulate.run import run as simulate
 from fedgen.version import __version__
@@ -137,7 +138,8 @@ def start(bench: Bench) -> None:
 def memory(bench: Bench) -> None:
     """The peak memory of a default run (fewer rounds: it does not grow with them)."""
     bench.say("fedgen run, memory")
-    measured = command(["--rounds", "2" if bench.quick else "20"], bench.folder / "memory", bench.folder / "cache")
+    arguments = ["--rounds", "2" if bench.quick else "20"]
+    measured = command(arguments, bench.folder / "memory", bench.folder / "no-cache")  # compiling takes the most
     if measured["peak_bytes"] is None:
         bench.absent["memory"] = "this system does not tell a process's peak memory"
     else:
@@ -168,6 +170,24 @@ def seeds(bench: Bench) -> None:
     }  # fmt: skip
 
 
+def resnet(bench: Bench) -> None:
+    """A network of 2.8 million parameters on CIFAR-size images."""
+    on_cpu = jax.default_backend() == "cpu"
+    clients, steps = (2, 2) if on_cpu else (10, 20)
+    bench.say("resnet")
+    setup = set_up("fedavg", noise(32, 3), model="resnet", partition="iid", users=20, active=clients, local_steps=steps)
+    ours = Ours(setup, "fedavg", rounds=1)
+    ours.round()
+    timing = Timing.of([ours.round() for _ in range(2 if bench.quick else 5)])
+    bench.found["resnet"] = {
+        "parameters": count(jax.eval_shape(setup.task.model.init, jax.random.key(0))[0]),
+        "clients": clients,
+        "steps": steps,
+        "round": timing,
+        "seconds_per_client_step": timing.seconds / (clients * steps),
+    }
+
+
 def _scaling(name: str) -> Callable[[Bench], None]:
     def part(bench: Bench) -> None:
         bench.found.setdefault("scaling", {})[name] = curve(name, bench.quick, bench.say)
@@ -181,6 +201,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "start": start,
     "memory": memory,
     "seeds": seeds,
+    "resnet": resnet,
     **{name: _scaling(name) for name in CURVES},
 }
 

@@ -248,7 +248,9 @@ class Program:
         # Whatever the round, a broadcast carries the same model.
         broadcast = algorithm.broadcast(state.server, jnp.zeros((), jnp.int32))
 
-        own = jax.tree.map(lambda a: spread.fetch(a, jnp.asarray(self._users)), state.clients) if predict_local else ()
+        users = jnp.asarray(self._users)
+        # with their numbers, since what users keep may be nothing
+        own = users, jax.tree.map(lambda a: spread.fetch(a, users), state.clients) if predict_local else ()
         samples, devices = inputs.score.shape[0], self._mesh.size
         chunk = min(self._chunk, -(-samples // devices))
         chunks = -(-samples // (chunk * devices))  # of each device
@@ -265,7 +267,7 @@ class Program:
 
             return Correct(
                 predict_global and right(predict_global(state.server, x)),
-                predict_local and lax.map(lambda client: right(predict_local(broadcast, client, x)), own),
+                predict_local and lax.map(lambda user: right(predict_local(broadcast, user[1], x)), own),
             )
 
         counted = lax.map(count, positions)
