@@ -94,6 +94,8 @@ class Exchange:
                     answers[site] = take(reply, question)
                 except RefusedError as error:
                     self._strike(site, number, str(error))
+                except Exception as error:  # whatever a message does to us must not end the others' run
+                    self._strike(site, number, f"it cannot be taken: {type(error).__name__}: {error}"[:300])
                 else:
                     self._journal.write("answered", kind=kind, round=number, site=self.roster.name(site))
             if waiting and not wait_until(deadline, self._settings.poll):
