@@ -46,12 +46,11 @@ def honest(plan: Plan) -> RecordDict:
 
 
 def check(plan: Plan, content: RecordDict) -> None:
-    question = Message(RecordDict(), 1, "train")
-    reply = Message(content, reply_to=question)
+    reply = Message(content, reply_to=Message(RecordDict(), 1, "train"))
     algorithm, _ = plan.configure(plan.hyper)
-    checked_update(
-        reply, ConfigRecord(dict(QUESTION)), plan.forms.upload, zeros(plan.forms.broadcast), algorithm, SETTINGS
-    )
+    start = zeros(plan.forms.broadcast)
+    question = ConfigRecord(dict(QUESTION))
+    checked_update(reply, question, plan.forms.upload, start, algorithm, SETTINGS, plan.config)
 
 
 def change(name: str, f: Callable[[np.ndarray], np.ndarray]) -> Callable[[RecordDict], None]:

@@ -159,9 +159,8 @@ class Server:
 
         def take(reply: Message, question: ConfigRecord) -> tuple[Tree, float | None]:
             self.standing.bytes_up += wire.size(reply.content)
-            return checked_update(
-                reply, question, self.plan.forms.upload, broadcast, self._algorithm, self.settings
-            )  # fmt: skip
+            form = self.plan.forms.upload
+            return checked_update(reply, question, form, broadcast, self._algorithm, self.settings, self.config)
 
         updates: dict[int, tuple[Tree, float | None]] = {}
         asked = dict.fromkeys(order, 0)  # how often, in this round
