@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm, trim_mean
 
-from fedgen.algorithms import ALGORITHMS
+from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import resolve
-from fedgen.core.aggregate import bounded, combine
-from fedgen.core.contract import Federation
+from fedgen.core.aggregate import bounded, combine, combine_given
+from fedgen.core.contract import Federation, Round
 from fedgen.core.privacy import privatise
 from fedgen.core.trees import all_finite
+from fedgen.core.wires import wires
 from fedgen.errors import FedgenError
 from fedgen.privacy import guarantee
 from fedgen.simulate.run import most_messages, run
+from fedgen.task import federation_of
 from helpers import play, small_setup
 
 VALUES = np.random.default_rng(0).normal(size=(7, 3, 2)).astype(np.float32)
@@ -32,6 +34,34 @@ VALUES = np.random.default_rng(0).normal(size=(7, 3, 2)).astype(np.float32)
 def test_trimmed_mean_is_scipys(users: int, trim: float) -> None:
     got = combine(jnp.asarray(VALUES[:users]), None, Federation(7, aggregation="trimmed", trim=trim))
     np.testing.assert_allclose(got, trim_mean(VALUES[:users], trim, axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_trimmed_mean_of_few_users_trims_one_on_each_side() -> None:
+    """20 % of four users are none; still the largest and the smallest go: (2 + 3) / 2."""
+    federation = Federation(4, aggregation="trimmed", trim=0.2)
+    assert combine(jnp.array([1e9, 2.0, 3.0, -1e9]), None, federation) == 2.5
+    assert combine(jnp.array([1.0, 2.0]), None, federation) == 1.5
+
+
+@pytest.mark.parametrize(
+    "federation",
+    [
+        Federation(7),
+        Federation(7, aggregation="median"),
+        Federation(7, aggregation="trimmed", trim=0.2),
+        Federation(7, aggregation="trimmed", trim=0.4),
+    ],
+)
+def test_what_some_users_gave_is_combined_as_if_there_were_only_those(federation: Federation) -> None:
+    """Row by row: 0, 1, 2, ... 6 and all 7 of the users give one."""
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(7, 8, 3)).astype(np.float32)
+    given = np.stack([rng.permutation(np.arange(7) < number) for number in range(8)], axis=1)
+    got = combine_given(jnp.asarray(values), jnp.asarray(given), federation)
+    assert not np.any(got[0])
+    for row in range(1, 8):
+        alone = combine(jnp.asarray(values[given[:, row], row]), None, federation)
+        np.testing.assert_allclose(got[row], alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("users", [1, 2, 6, 7])
@@ -69,6 +99,25 @@ def test_every_algorithm_takes_robust_aggregation(algorithm: str) -> None:
     state = play(small_setup(algorithm, active=6, aggregation="median", clip=0.01), 1)
     assert state.diverged == 0
     assert bool(all_finite(state.server))
+
+
+@pytest.mark.parametrize("robust", [{"aggregation": "median"}, {"aggregation": "trimmed"}, {"clip": 0.5}])
+@pytest.mark.parametrize("algorithm", ["feddistill", "feddistill+"])
+def test_one_user_cannot_carry_off_the_logits(algorithm: str, robust: dict[str, Any]) -> None:
+    """User 0 of five claims absurd logits of every label; the mean follows, robust aggregation does not."""
+    logits = {}
+    for name, options in {"mean": {}, "robust": robust}.items():
+        setup = small_setup(algorithm, users=5, active=5, **options)
+        built, _ = build(ALGORITHMS[algorithm], setup.task, federation_of(setup.config), {})
+        forms = wires(built, jax.random.key(0))
+        server = built.server_init(jax.random.key(0))
+        uploads = jax.tree.map(lambda a: jnp.zeros((5, *a.shape), a.dtype), forms.upload)
+        claimed = uploads.logits.at[0].set(1e6)
+        uploads = uploads._replace(logits=claimed, seen=jnp.ones_like(uploads.seen))
+        context = Round(jnp.int32(0), jnp.arange(5), jax.random.key(1), None)
+        logits[name] = np.abs(built.server_update(server, uploads, context)[0].logits).max()
+    assert logits["mean"] == pytest.approx(2e5)
+    assert logits["robust"] <= 0.1
 
 
 def test_nothing_changes_where_nothing_is_switched_on() -> None:

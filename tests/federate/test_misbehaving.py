@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -45,12 +46,11 @@ def honest(plan: Plan) -> RecordDict:
 
 
 def check(plan: Plan, content: RecordDict) -> None:
-    question = Message(RecordDict(), 1, "train")
-    reply = Message(content, reply_to=question)
+    reply = Message(content, reply_to=Message(RecordDict(), 1, "train"))
     algorithm, _ = plan.configure(plan.hyper)
-    checked_update(
-        reply, ConfigRecord(dict(QUESTION)), plan.forms.upload, zeros(plan.forms.broadcast), algorithm, SETTINGS
-    )
+    start = zeros(plan.forms.broadcast)
+    question = ConfigRecord(dict(QUESTION))
+    checked_update(reply, question, plan.forms.upload, start, algorithm, SETTINGS, plan.config)
 
 
 def change(name: str, f: Callable[[np.ndarray], np.ndarray]) -> Callable[[RecordDict], None]:
@@ -90,6 +90,25 @@ def truncated(content: RecordDict) -> None:
     )
 
 
+def holding(data: bytes) -> Callable[[RecordDict], None]:
+    """An array that says it is what is due, with other bytes in it."""
+
+    def tamper(content: RecordDict) -> None:
+        there = content["upload"][WEIGHT]
+        content["upload"][WEIGHT] = Array(dtype=there.dtype, shape=there.shape, stype=there.stype, data=data)
+
+    return tamper
+
+
+def header(text: str) -> bytes:
+    """The beginning of a file in NumPy's format, and nothing after it."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def claiming(shape: str) -> bytes:
+    return header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}")
+
+
 def remove(record: str, name: str) -> Callable[[RecordDict], None]:
     return lambda content: content[record].pop(name) and None
 
@@ -111,9 +130,16 @@ CASES = {
     "absurd counts": (change(COUNTS, put((0,), 2_000_000_000)), "counts from 0 to 2000000000"),
     "a huge update": (change(WEIGHT, put((0, 0), 1e6)), "length 1e[+]06"),
     "too many bytes": (lambda c: c["upload"].__setitem__("extra", BIG), "1,049,216 bytes"),
-    "pickled objects": (pickled, "cannot be read"),
+    "pickled objects": (pickled, "but is object"),
     "another shape inside": (reshaped_secretly, "says it is"),
     "half of an array": (truncated, "cannot be read"),
+    "an empty archive": (holding(b"PK\x05\x06" + bytes(18)), "cannot be read"),
+    "a broken archive": (holding(b"PK\x03\x04" + bytes(40)), "cannot be read"),
+    "more numbers than memory": (holding(claiming(f"({10**15},)")), "says it is"),
+    "more numbers than can be counted": (holding(claiming(f"({10**26},)")), "says it is"),
+    "a header without its end": (holding(header("{'descr': '<f4', 'shape': (((")), "cannot be read"),
+    "a header without numbers": (holding(claiming("(6, 4)")), "has 0 bytes of numbers"),
+    "columns for rows": (holding(claiming("(6, 4)").replace(b"False", b" True")), "stored by columns"),
     "another round": (replace("about", ConfigRecord({**QUESTION, "round": 2})), "another message: its round is '2'"),
     "another ticket": (replace("about", ConfigRecord({**QUESTION, "ticket": "f" * 16})), "another message: its ticket"),
     "another run": (replace("about", ConfigRecord({**QUESTION, "run": "f" * 16})), "another message: its run"),
@@ -183,6 +209,24 @@ def test_a_site_that_sends_poison_changes_nothing_and_is_excluded(tmp_path: Path
     for number in range(1, 5):
         one, two = (s.path / "rounds" / f"{number}.safetensors" for s in (server, absent))
         assert same_bits(*(load(path, server.plan) for path in (one, two)))
+
+
+def test_a_message_that_nobody_foresaw_costs_its_sender_a_strike(tmp_path: Path, monkeypatch: Any) -> None:
+    """Whatever a message makes of the checks, the run goes on with the others."""
+    from fedgen.federate import server as module
+
+    def surprised(reply: Message, *due: Any) -> Any:
+        if reply.metadata.src_node_id == 1001:
+            raise MemoryError("a surprise")
+        return checked_update(reply, *due)
+
+    monkeypatch.setattr(module, "checked_update", surprised)
+    server, _ = local_federation(tmp_path, small_setup("fedavg", users=3, active=3, rounds=2))
+    server.run()
+    refused = [e for e in read_journal(server.journal.path) if e["event"] == "refused"]
+    assert [(e["site"], e["reason"]) for e in refused] == [
+        ("site-1", "it cannot be taken: MemoryError: a surprise")
+    ] * 2  # fmt: skip
 
 
 def load(path: Path, plan: Plan) -> object:

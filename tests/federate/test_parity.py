@@ -5,10 +5,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flwr.app import Array, Message, RecordDict
 from local_federation import local_federation
 
 from fedgen.algorithms import ALGORITHMS
 from fedgen.core.trees import named
+from fedgen.federate.journal import read_journal
 from fedgen.federate.server import Server
 from fedgen.privacy import guarantee
 from fedgen.simulate.checkpoint import load_tree
@@ -63,8 +65,27 @@ def test_robust_aggregation_is_the_simulators(tmp_path: Path) -> None:
     assert_like_the_simulator(server, setup, 3)
 
 
-def test_a_private_federation_keeps_loss_and_noise_to_its_sites(tmp_path: Path) -> None:
-    setup = small_setup("fedgen", users=2, active=2, rounds=2, dp_noise=1.0, dp_clip=0.1, dp_count_noise=1.0)
+def test_the_noise_of_honest_sites_is_not_held_against_them(tmp_path: Path) -> None:
+    """The documented settings, whose noise is longer than the model; far more than such noise is still refused."""
+    private = {"dp_clip": 0.5, "dp_noise": 4.0, "dp_count_noise": 4.0}
+    setup = small_setup("fedgen", users=3, active=3, rounds=2, share="predictor", **private)
+
+    def shout(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site == 2 and "upload" in content:
+            name = ".base.params.predictor['weight']"
+            content["upload"][name] = Array(content["upload"][name].numpy() * np.float32(10))
+        return content
+
+    server, _ = local_federation(tmp_path, setup, shout, max_update=0.1)
+    server.run()
+    refused = [e for e in read_journal(server.journal.path) if e["event"] == "refused"]
+    assert [e["site"] for e in refused] == ["site-2"] * 2
+    assert all("its update has length" in e["reason"] for e in refused)
+
+
+def test_a_private_federation_keeps_loss_scores_and_noise_to_its_sites(tmp_path: Path) -> None:
+    private = {"dp_noise": 1.0, "dp_clip": 0.1, "dp_count_noise": 1.0, "share": "predictor"}
+    setup = small_setup("fedgen", users=2, active=2, rounds=2, **private)
     states = []
     for name in ("one", "two"):
         server, grid = local_federation(tmp_path / name, setup)
@@ -73,7 +94,11 @@ def test_a_private_federation_keeps_loss_and_noise_to_its_sites(tmp_path: Path) 
         assert row["privacy"]["epsilon"] == guarantee(setup.config, 2)["epsilon"]
         replies = [m.content for _, m in grid.sent if "upload" in m.content]
         assert len(replies) == 4
-        assert not any(content["metrics"] for content in replies)
+        scores = [m.content for _, m in grid.sent if set(m.content) == {"about", "metrics"}]
+        assert len(scores) == 4, "sites were asked to test"
+        assert not any(content["metrics"] for content in (*replies, *scores))
+        events = read_journal(grid.sites[0].folder / "log.jsonl")
+        assert all(e["score"] for e in events if e["event"] == "evaluated"), "the site itself may know"
         states.append(load_tree(server.path / "rounds" / "1.safetensors", server.plan.forms.server))
     same_seed = zip(jax.tree.leaves(states[0].base), jax.tree.leaves(states[1].base), strict=True)
     assert all((a != b).any() for a, b in same_seed), "the noise does not come from the run's seed"

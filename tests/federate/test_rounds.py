@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 from local_federation import local_federation
+from local_grid import Tamper
 
 from fedgen.errors import FedgenError
 from fedgen.federate.folders import Place, write_server
@@ -49,7 +51,7 @@ def test_a_round_that_never_succeeds_ends_the_run_and_keeps_what_was_done(tmp_pa
         return content
 
     server, grid = local_federation(tmp_path, setup, fail, attempts=2)
-    with pytest.raises(FedgenError, match="round 1 ended 2 times with fewer than 2 good updates; the 1 finished"):
+    with pytest.raises(FedgenError, match=r"round 1 has 0 good updates of the 2 .* failed 2 times; the 1 finished"):
         server.run()
     failures = [e for e in read_journal(server.journal.path) if e["event"] == "failed"]
     assert len(failures) == 4
@@ -60,6 +62,92 @@ def test_a_round_that_never_succeeds_ends_the_run_and_keeps_what_was_done(tmp_pa
     assert finished == [0, 1, 2]
     with pytest.raises(FedgenError, match="is finished; give a new one another name"):
         Server(tmp_path / "fedgen-federation", tmp_path / "server", "run", grid, server.journal).run()
+
+
+def failing(*sites: int) -> Tamper:
+    def fail(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site in sites and message.metadata.message_type == "train":
+            raise RuntimeError("out of memory")
+        return content
+
+    return fail
+
+
+def poisoning(*sites: int) -> Tamper:
+    def poison(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site in sites and "upload" in content:
+            name = next(iter(content["upload"]))
+            content["upload"][name] = Array(content["upload"][name].numpy() + np.float32(np.nan))
+        return content
+
+    return poison
+
+
+@pytest.mark.parametrize("tamper", [failing, poisoning])
+def test_bad_sites_are_replaced_and_end_no_run_while_enough_remain(tamper: Any, tmp_path: Path) -> None:
+    """Four of six sites are bad, two are drawn and two are needed: whoever is drawn, the two good ones are found."""
+    setup = small_setup("fedavg", users=6, active=2, rounds=3)
+    server, grid = local_federation(tmp_path, setup, tamper(0, 1, 2, 3), attempts=1, min_sites=2)
+    server.run()
+    events = read_journal(server.journal.path)
+    assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-4", "site-5"]] * 3
+    assert "retry" in {e["event"] for e in events}
+    trained = [(m.metadata.group_id, s) for s, m in grid.sent if is_question(m)]
+    assert len(trained) == len(set(trained)), "nobody is asked twice in a round: good answers are kept"
+
+
+def is_question(message: Message) -> bool:
+    return message.metadata.message_type == "train" and not message.metadata.reply_to_message_id
+
+
+def test_strikes_and_messages_are_on_disk_when_a_run_ends_early(tmp_path: Path) -> None:
+    """Site 1 is poisonous and the only one besides site 0; the run that is continued has not forgotten that."""
+    setup = small_setup("fedavg", users=2, active=2, rounds=2)
+    server, grid = local_federation(tmp_path, setup, poisoning(1), strikes=2, wait_timeout=0.05)
+    with pytest.raises(FedgenError, match=r"only 1 of the 2 .* [(]1 are excluded for 2 refused messages[)]"):
+        server.run()
+    again = Server(tmp_path / "fedgen-federation", tmp_path / "server", "run", grid, server.journal)
+    with pytest.raises(FedgenError, match="1 are excluded"):
+        again.run()
+    assert again.standing.strikes == {"site-1": 2}
+    assert again.standing.messages == {"site-0": 1, "site-1": 2}
+
+
+def test_what_was_asked_counts_even_if_the_server_dies_while_it_waits(tmp_path: Path) -> None:
+    setup = small_setup("fedavg", users=2, active=2, rounds=1)
+
+    def die(site: int, message: Message, content: RecordDict) -> RecordDict:
+        raise KeyboardInterrupt
+
+    server, _ = local_federation(tmp_path, setup, die)
+    with pytest.raises(KeyboardInterrupt):
+        server.run()
+    about = server.run_folder.about()
+    assert about is not None
+    assert about["standing"]["messages"] == {"site-0": 1, "site-1": 1}
+
+
+def test_a_round_is_on_disk_before_it_is_evaluated(tmp_path: Path) -> None:
+    """The server dies while sites test round 1; the run that is continued tests it, and trains only what is left."""
+    setup = small_setup("fedavg", users=2, active=2, rounds=2, eval_every=1, share="predictor")
+
+    def die(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if message.metadata.message_type == "evaluate":
+            raise KeyboardInterrupt
+        return content
+
+    server, grid = local_federation(tmp_path / "killed", setup, die)
+    with pytest.raises(KeyboardInterrupt):
+        server.run()
+    assert [e["round"] for e in read_journal(server.journal.path) if e["event"] == "done"] == [0]
+    grid.tamper = None
+    place = Place(tmp_path / "killed")
+    Server(place.app, place.server, "run", grid, server.journal).run()
+    assert [e["round"] for e in read_journal(server.journal.path) if e["event"] == "done"] == [0, 1]
+    undisturbed, _ = local_federation(tmp_path / "undisturbed", setup)
+    undisturbed.run()
+    assert (server.path / "metrics.jsonl").read_bytes() == (undisturbed.path / "metrics.jsonl").read_bytes()
+    assert len((server.path / "metrics.jsonl").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedgen.algorithms.fedavg import fedavg
+from fedgen.core.aggregate import bounded, combine_given
 from fedgen.core.contract import Algorithm, Array, Batch, Clock, Federation, Params, Round, Scalar, Task, Tree
 from fedgen.core.losses import kl, supervised
 from fedgen.core.trees import is_off
@@ -124,11 +125,11 @@ def feddistill_plus(
 
     def server_update(server: Server, uploads: Upload, round: Round) -> tuple[Server, dict[str, Array]]:
         average, metrics = base.server_update(server.base, uploads.base, round)
-        weight = jnp.ones_like(uploads.logits[..., 0]) if unseen_as_zeros else uploads.seen.astype(jnp.float32)
-        users = jnp.sum(weight, axis=0)  # [label]
-        means = jnp.einsum("kl,klc->lc", weight, uploads.logits) / jnp.maximum(users, 1.0)[:, None]
+        given = jnp.ones_like(uploads.seen) if unseen_as_zeros else uploads.seen  # [user, label]
+        sent = jnp.where(given[..., None], uploads.logits, server.logits)
+        means = combine_given(bounded(sent, server.logits, federation.clip), given, federation)
         # A label that nobody saw this round keeps what was known of it.
-        heard = users > 0
+        heard = jnp.any(given, axis=0)
         return Server(
             average,
             jnp.where(heard[:, None], means, server.logits),

@@ -31,6 +31,26 @@ def combine(stacked: Tree, weights: Array | None, federation: Federation) -> Tre
     return mean(stacked, weights)
 
 
+def combine_given(values: Array, given: Array, federation: Federation) -> Array:
+    """One value of each row from those of the users that gave one: values [user, row, ...], given [user, row].
+
+    What nobody gave is 0.
+    """
+    users = jnp.sum(given, axis=0)  # [row]
+    if federation.aggregation == "mean":
+        total = jnp.einsum("kl,klc->lc", given.astype(values.dtype), values)
+        return total / jnp.maximum(users, 1)[:, None]
+    # The median is what is left when all but the middle one or two are trimmed.
+    most = range(values.shape[0] + 1)
+    median = federation.aggregation == "median"
+    cut = jnp.array([max(n - 1, 0) // 2 if median else _trimmed(n, federation.trim) for n in most])[users]
+    ordered = jnp.sort(jnp.where(given[..., None], values, jnp.inf), axis=0)
+    place = jnp.arange(values.shape[0])[:, None]
+    kept = (place >= cut) & (place < users - cut)  # [user, row]
+    total = jnp.sum(jnp.where(kept[..., None], ordered, 0.0), axis=0)
+    return total / jnp.maximum(jnp.sum(kept, axis=0), 1)[:, None]
+
+
 def bounded(stacked: Tree, start: Tree, longest: Scalar) -> Tree:
     """The trees with each one's distance from `start` shortened to `longest` where it is larger."""
     if is_off(longest) or not jax.tree.leaves(stacked):
@@ -51,5 +71,10 @@ def bounded(stacked: Tree, start: Tree, longest: Scalar) -> Tree:
 
 def _trimmed_mean(a: Array, trim: float) -> Array:
     """The mean of each coordinate without its largest and smallest values, `trim` of them on each side."""
-    cut = int(trim * a.shape[0])
+    cut = _trimmed(a.shape[0], trim)
     return jnp.mean(jnp.sort(a, axis=0)[cut : a.shape[0] - cut], axis=0)
+
+
+def _trimmed(users: int, trim: float) -> int:
+    """How many values go on each side: at least one where that leaves any, or few users would not be protected."""
+    return max(int(trim * users), 1 if trim > 0 and users >= 3 else 0)

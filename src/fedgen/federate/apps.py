@@ -92,17 +92,18 @@ def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> Re
         run=run, round=number, after=site.last_round(run, number), received=size, pid=os.getpid(),
     )  # fmt: skip
     echo = ConfigRecord({"run": run, "round": number, "ticket": ticket})
+    private = site.plan.config.dp_noise > 0  # loss and scores have no noise on them: the site keeps them to itself
     if not train:
         score = site.evaluate(run, number, broadcast) if site.settings.evaluate else None
         journal.write("evaluated", round=number, score=score and score._asdict())
-        return RecordDict({"about": echo, "metrics": MetricRecord(score._asdict() if score else {})})
+        told = {} if score is None or private else score._asdict()
+        return RecordDict({"about": echo, "metrics": MetricRecord(told)})
     trained = site.train(run, number, broadcast)
     upload = wire.encode(trained.upload)
     loss = float(trained.loss)
     sent = wire.size(RecordDict({"upload": upload}))
     journal.write("trained", round=number, sent=sent, loss=loss if math.isfinite(loss) else None)
-    # The loss has no noise on it, so a private site keeps it to itself.
-    metrics = MetricRecord({} if site.plan.config.dp_noise else {"loss": loss})
+    metrics = MetricRecord({} if private else {"loss": loss})
     return RecordDict({"upload": upload, "about": echo, "metrics": metrics})
 
 

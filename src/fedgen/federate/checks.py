@@ -3,6 +3,7 @@
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
+from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Tree
 from fedgen.core.trees import named, nbytes
 from fedgen.federate import wire
@@ -20,6 +21,7 @@ def checked_update(
     broadcast: Tree,
     algorithm: Algorithm,
     settings: ServerSettings,
+    config: RunConfig,
 ) -> tuple[Tree, float | None]:
     """The upload and the training loss in a reply that is in order in every respect."""
     limit, size = 2 * nbytes(form) + _SLACK, wire.size(reply.content)
@@ -32,7 +34,7 @@ def checked_update(
     for problem, found in (algorithm.check_upload(upload) if algorithm.check_upload else {}).items():
         if bool(found):
             raise RefusedError(problem)
-    _check_length(upload, broadcast, settings.max_update)
+    _check_length(upload, broadcast, settings.max_update, config)
     loss = content["metrics"].get("loss")
     if loss is not None and not (isinstance(loss, float) and np.isfinite(loss)):
         raise RefusedError("its loss is not a finite number")
@@ -70,16 +72,20 @@ def _check_counts(upload: Tree, most: int) -> None:
             raise RefusedError(f"{place} has counts from {leaf.min()} to {leaf.max()}")
 
 
-def _check_length(upload: Tree, broadcast: Tree, most: float) -> None:
-    """Refuse an update that is out of all proportion to what it changes."""
+def _check_length(upload: Tree, broadcast: Tree, most: float, config: RunConfig) -> None:
+    """Refuse an update that is out of all proportion to what it changes, and to the noise that sites add."""
     reference = named(broadcast)
     change = length = 0.0
+    numbers = 0
     for place, leaf in named(upload).items():
         if np.issubdtype(leaf.dtype, np.floating):
             # What was broadcast under the same name is what the upload changes; other numbers stand alone.
             start = np.asarray(reference.get(place, np.zeros_like(leaf)), np.float64)
             change += float(np.sum((leaf - start) ** 2))
             length += float(np.sum(start**2))
-    bound = most * (1 + length**0.5)
+            numbers += leaf.size
+    # The length of d normal numbers is hardly ever more than sqrt(d) + 6: less than once in 10^7 messages.
+    noisy = config.dp_clip * (1 + config.dp_noise * (numbers**0.5 + 6)) if config.dp_noise else 0.0
+    bound = max(most * (1 + length**0.5), noisy)
     if change**0.5 > bound:
         raise RefusedError(f"its update has length {change**0.5:.3g}; {bound:.3g} is allowed")

@@ -38,23 +38,26 @@ class Exchange:
         present = self.roster.present()
         return {site: present[site] for site in order if site in present and self._is_asked(site, number)}
 
-    def cohort(self, number: int, order: list[int], active: int) -> dict[int, int]:
-        """The first sites of this order that can be asked; waits while they are fewer than are needed."""
+    def cohort(self, number: int, order: list[int], active: int, good: int = 0) -> dict[int, int]:
+        """The first sites of this order that can be asked, besides `good` that have answered; waits for enough."""
         needed = self._settings.min_sites
         deadline, said = time.monotonic() + self._settings.wait_timeout, False
         while True:
             able = self.able(number, order)
-            if len(able) >= needed:
-                return dict(list(able.items())[:active])
+            there = len(able) + good
+            if there >= needed:
+                return dict(list(able.items())[: active - good])
             if not said:
-                self._journal.write("waiting", round=number, present=len(able), needed=needed)
+                self._journal.write("waiting", round=number, present=there, needed=needed)
                 said = True
             self._lost.clear()  # there is no choice but to ask the silent ones again
             if not wait_until(deadline, self._settings.poll):
+                out = sum(strikes >= self._settings.strikes for strikes in self.strikes.values())
+                excluded = f" ({out} are excluded for {self._settings.strikes} refused messages)" if out else ""
                 raise FedgenError(
-                    f"only {len(able)} of the {needed} sites that are needed were there for"
-                    f" {self._settings.wait_timeout:g} seconds; the {number} finished rounds are kept, and the run can"
-                    " be continued"
+                    f"only {there} of the {needed} sites that are needed were there for"
+                    f" {self._settings.wait_timeout:g} seconds{excluded}; the {number} finished rounds are kept, and"
+                    " the run can be continued"
                 )
 
     def ask(
@@ -94,6 +97,8 @@ class Exchange:
                     answers[site] = take(reply, question)
                 except RefusedError as error:
                     self._strike(site, number, str(error))
+                except Exception as error:  # whatever a message does to us must not end the others' run
+                    self._strike(site, number, f"it cannot be taken: {type(error).__name__}: {error}"[:300])
                 else:
                     self._journal.write("answered", kind=kind, round=number, site=self.roster.name(site))
             if waiting and not wait_until(deadline, self._settings.poll):

@@ -51,6 +51,7 @@ class Standing:
     seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
+    unscored: dict[str, float | None] | None = None  # what a finished round reported that is not evaluated yet
 
 
 class Server:
@@ -81,8 +82,11 @@ class Server:
         """All rounds that are left; gives the summary. What ends it early is an error, and what was done is kept."""
         state, sound = self._begin(), True
         self.exchange.await_all(self.config.users)
+        if self.standing.unscored is not None:
+            sound = self._score(state)
         while sound and self.standing.round < self.config.rounds:
-            state, sound = self._round(state)
+            state = self._round(state)
+            sound = self._score(state)
         summary = self._summary()
         if sound:
             self.run_folder.save_model(self.plan.name, self.config.seed, state)
@@ -94,7 +98,7 @@ class Server:
         """The state to go on from: the checkpoint's, or the initial one."""
         about = self.run_folder.about()
         if about is None:
-            self.standing = Standing(secrets.token_hex(8))
+            self.standing = Standing(secrets.token_hex(8), strikes=self.exchange.strikes)
             self.run_folder.rewind(0)
             state = self.plan.server_init()
             self.journal.write("started", algorithm=self.plan.name, rounds=self.config.rounds, pid=os.getpid())
@@ -110,54 +114,77 @@ class Server:
         self.journal.write("resumed", round=self.standing.round, pid=os.getpid())
         return self.run_folder.restore(self.plan.forms.server)
 
-    def _round(self, state: Tree) -> tuple[Tree, bool]:
-        """One finished round, and whether all numbers are finite; fails when too few sites give good updates."""
+    def _round(self, state: Tree) -> Tree:
+        """One finished round, on disk before anything else is done; fails when too few sites give good updates."""
         number, start = self.standing.round, time.monotonic()
         broadcast = self._algorithm.broadcast(state, jnp.int32(number))
-        updates = self._updates(number, broadcast)
+        try:
+            updates = self._updates(number, broadcast, state)
+        except FedgenError:
+            self._save(state)  # the strikes, so that a run that is continued knows whom not to ask
+            raise
         losses = [loss for _, loss in updates.values() if loss is not None]
         uploads = stack([upload for upload, _ in updates.values()])
         after, metrics = jax.device_get(
             self._update(self.plan.hyper, state, uploads, np.int32(number), np.array(list(updates)))
         )
-        sound = bool(all_finite(self._algorithm.broadcast(after, jnp.int32(number + 1))))
         self.standing.round = number + 1
         loss = float(np.mean(losses)) if losses else None
-        self._record(after, {"train_loss": loss, **{key: float(value) for key, value in metrics.items()}}, sound)
-        self.standing.strikes = self.exchange.strikes
+        self.standing.unscored = {"train_loss": loss, **{key: float(value) for key, value in metrics.items()}}
         self.standing.seconds += time.monotonic() - start
         self._save(after)
+        if self.settings.keep_rounds:
+            save_tree(self.path / "rounds" / f"{number + 1}.safetensors", after, self._about())
         names = [self.settings.sites[site] for site in updates]
         self.journal.write("done", round=number, sites=names, loss=loss, seconds=round(time.monotonic() - start, 2))
-        return after, sound
+        return after
 
-    def _updates(self, number: int, broadcast: Tree) -> dict[int, tuple[Tree, float | None]]:
-        """Good updates of at least `min_sites` sites, in the order of their draw."""
+    def _score(self, state: Tree) -> bool:
+        """Evaluate the last round where that is due; whether all its numbers are finite."""
+        sound = bool(all_finite(self._algorithm.broadcast(state, jnp.int32(self.standing.round))))
+        self._record(state, self.standing.unscored or {}, sound)
+        self.standing.unscored = None
+        self._save(state)
+        return sound
+
+    def _updates(self, number: int, broadcast: Tree, state: Tree) -> dict[int, tuple[Tree, float | None]]:
+        """Good updates of at least `min_sites` sites, in the order of their draw.
+
+        While they are too few, others are asked, the next ones of the permutation; those that failed only where
+        there is nobody else.
+        """
         order = draw_cohort(self.plan.key, jnp.int32(number), self.config.users, self.config.users).tolist()
         arrays = wire.encode(broadcast)
         down = sum(len(array.data) for array in arrays.values())
 
         def take(reply: Message, question: ConfigRecord) -> tuple[Tree, float | None]:
             self.standing.bytes_up += wire.size(reply.content)
-            return checked_update(
-                reply, question, self.plan.forms.upload, broadcast, self._algorithm, self.settings
-            )  # fmt: skip
+            form = self.plan.forms.upload
+            return checked_update(reply, question, form, broadcast, self._algorithm, self.settings, self.config)
 
-        for _ in range(self.settings.attempts):
-            cohort = self.exchange.cohort(number, order, self.config.active)
+        updates: dict[int, tuple[Tree, float | None]] = {}
+        asked = dict.fromkeys(order, 0)  # how often, in this round
+        while (missing := self.settings.min_sites - len(updates)) > 0:
+            left = sorted((site for site in order if site not in updates), key=lambda site: asked[site])
+            able = self.exchange.cohort(number, left, self.config.active, len(updates))
+            cohort = {site: node for site, node in able.items() if asked[site] < self.settings.attempts}
+            if len(cohort) < missing:
+                raise FedgenError(
+                    f"round {number} has {len(updates)} good updates of the {self.settings.min_sites} that are needed,"
+                    f" and the other sites failed {self.settings.attempts} times; the {number} finished rounds are"
+                    " kept, and the run can be continued"
+                )
+            if any(asked.values()):
+                self.journal.write("retry", round=number, good=len(updates), needed=self.settings.min_sites)
             self.journal.write("round", round=number, cohort=[self.settings.sites[site] for site in cohort])
             self.standing.bytes_down += down * len(cohort)
             for site in cohort:
                 name = self.settings.sites[site]
                 self.standing.messages[name] = self.standing.messages.get(name, 0) + 1
-            updates = self.exchange.ask("train", self.standing.run, number, arrays, cohort, take)
-            if len(updates) >= self.settings.min_sites:
-                return updates
-            self.journal.write("retry", round=number, good=len(updates), needed=self.settings.min_sites)
-        raise FedgenError(
-            f"round {number} ended {self.settings.attempts} times with fewer than {self.settings.min_sites} good"
-            f" updates; the {number} finished rounds are kept, and the run can be continued"
-        )
+                asked[site] += 1
+            self._save(state)  # a message that a site may have answered counts, whatever becomes of the server
+            updates |= self.exchange.ask("train", self.standing.run, number, arrays, cohort, take)
+        return {site: updates[site] for site in order if site in updates}
 
     def _server_update(
         self, hyper: Mapping[str, Array], state: Tree, uploads: Tree, number: Array, sites: Array
@@ -221,11 +248,11 @@ class Server:
         said = self.exchange.ask("evaluate", self.standing.run, number, arrays, able, checked_score)
         return [score for score in said.values() if score]
 
+    def _about(self) -> dict[str, Any]:
+        return {"standing": asdict(self.standing), "config": to_toml(self.config)}
+
     def _save(self, state: Tree) -> None:
-        about = {"standing": asdict(self.standing), "config": to_toml(self.config)}
-        self.run_folder.save(state, about)
-        if self.settings.keep_rounds and self.standing.round:
-            save_tree(self.path / "rounds" / f"{self.standing.round}.safetensors", state, about)
+        self.run_folder.save(state, self._about())
 
     def _summary(self) -> dict[str, Any]:
         rounds = max(self.standing.round, 1)

@@ -51,7 +51,7 @@ class ServerSettings(BaseModel):
         default=600.0, description="seconds to wait when fewer than min_sites are there, then the run ends"
     )
     attempts: Positive = Field(
-        default=3, description="how often a round is tried that has fewer than min_sites good updates"
+        default=3, description="how often a site that fails is asked in one round, where there is nobody else to ask"
     )
     strikes: Positive = Field(default=3, description="refused messages after which a site is excluded")
     max_update: Rate = Field(default=10.0, description="longest update, in lengths of the model it changes (plus one)")
