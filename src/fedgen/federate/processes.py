@@ -95,24 +95,27 @@ class Processes:
 
 @contextlib.contextmanager
 def processes_of(place: Place, port: int) -> Iterator[Processes]:
-    """All processes end with this block, however it ends; SIGTERM ends it as Ctrl-C does."""
+    """All processes end with this block, however it ends; SIGTERM ends it as Ctrl-C does.
+
+    SIGINT is heard also where it is ignored at first, as in what a shell's script starts in the background.
+    """
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
     processes = Processes(place, port)
     (place.root / "logs").mkdir(exist_ok=True)
-    terminate = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield processes
     finally:
-        interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must leave nothing behind
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must leave nothing behind
         try:
             processes.stop()
         finally:
-            signal.signal(signal.SIGINT, interrupted)
-            signal.signal(signal.SIGTERM, terminate)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def free_port() -> int:
