@@ -187,6 +187,11 @@ def test_the_accountant_is_right_for_one_message() -> None:
     sigma = sigma / np.sqrt(6)
     assert both is not None
     assert both["epsilon"] == pytest.approx(brentq(excess, 0.01, 50), rel=1e-3)
+    # One message and its counts, replaced: multipliers s/2 and s/sqrt(2) are one of s / sqrt(4 + 2).
+    replaced = guarantee(resolve({"dp_noise": 1.5, "dp_count_noise": 1.5, "dp_clip": 1.0}), 1)
+    assert replaced is not None
+    assert replaced["epsilon_replaced"] == pytest.approx(both["epsilon"], rel=1e-6)
+    assert replaced["epsilon_replaced"] > replaced["epsilon"]
     # The general accountants, which know nothing of that, agree (PLD) or bound it from above (RDP).
     for accountant, lowest in ((PLDAccountant(), 0.999), (RdpAccountant(), 1.0)):
         accountant.compose(dp_accounting.GaussianDpEvent(1.5), 6)

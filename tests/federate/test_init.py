@@ -65,6 +65,8 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         if script.name != "register.sh":
             assert script.name in (root / "README.md").read_text()
 
+    assert "--host 127.0.0.1 " in (root / "server/superlink.sh").read_text(), "its control interface has no password"
+
     bundler = Path(sys.executable).with_name("flwr")
     quiet = {**os.environ, "FLWR_HOME": str(tmp_path / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
     build = [bundler, "build", "--app", root / "fedgen-federation"]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from local_federation import local_federation
 from local_grid import Tamper
 
@@ -148,6 +149,18 @@ def test_a_round_is_on_disk_before_it_is_evaluated(tmp_path: Path) -> None:
     undisturbed.run()
     assert (server.path / "metrics.jsonl").read_bytes() == (undisturbed.path / "metrics.jsonl").read_bytes()
     assert len((server.path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_second_key_under_a_sites_name_does_not_take_its_place(tmp_path: Path, monkeypatch: Any) -> None:
+    setup = small_setup("fedavg", users=3, active=3, rounds=1)
+    server, grid = local_federation(tmp_path, setup, join_timeout=0.0)
+    nodes = [*grid.get_nodes(), NodeInfo(node_id=9999, name="site-1", last_activated_at="2026-02-02")]
+    monkeypatch.setattr(grid, "get_nodes", lambda: nodes)
+    server.run()
+    events = read_journal(server.journal.path)
+    assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-0", "site-2"]]
+    assert [(e["site"], e["reason"][:8]) for e in events if e["event"] == "failed"] == [("site-1", "two keys")]
+    assert {site for site, _ in grid.sent} == {0, 2}
 
 
 @pytest.mark.parametrize(

@@ -26,17 +26,27 @@ class Roster:
         self._strangers: set[int] = set()
         self._seen: dict[int, str] = {}  # by site: when its node was last activated, as last heard
         self._there: set[int] = set()
+        self._twice: set[int] = set()  # sites with two nodes under their name
 
     def present(self) -> dict[int, int]:
         """The sites that are connected now, and their nodes."""
         nodes = {node.node_id: node for node in self._grid.get_nodes()}
         self._identify(nodes)
         found: dict[int, int] = {}
-        for node_id in sorted(nodes, key=lambda n: nodes[n].last_activated_at):  # the latest one of a site counts
+        twice: set[int] = set()
+        for node_id in sorted(nodes, key=lambda n: nodes[n].last_activated_at):
             if node_id in self._site_of:
                 site = self._site_of[node_id]
-                found[site] = node_id
+                if site in found and self._settings.authenticated:
+                    twice.add(site)  # two keys under one name: nobody can tell which is the site's
+                found[site] = node_id  # without keys, a site that starts anew is a new node: the latest one counts
                 self._seen[site] = nodes[node_id].last_activated_at
+        for site in twice:
+            del found[site]
+            if site not in self._twice:
+                reason = "two keys are registered under its name; unregister the wrong one"
+                self._journal.write("failed", site=self.name(site), reason=reason)
+        self._twice = twice
         for site in sorted(set(found) - self._there):
             self._journal.write("joined", site=self.name(site))
         for site in sorted(self._there - set(found)):
