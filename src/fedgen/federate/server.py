@@ -30,6 +30,7 @@ from fedgen.federate.evaluate import count_correct
 from fedgen.federate.exchange import Exchange
 from fedgen.federate.forms import Plan
 from fedgen.federate.journal import Journal
+from fedgen.federate.keys import public_keys
 from fedgen.federate.settings import ServerSettings, Shared, read_settings
 from fedgen.federate.site_data import checked_samples, checked_shape
 from fedgen.privacy import guarantee
@@ -75,7 +76,7 @@ class Server:
         fresh = not (self.path / "config.toml").exists()
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
         self.journal = journal
-        self.exchange = Exchange(grid, self.settings, self.journal)
+        self.exchange = Exchange(grid, self.settings, self.journal, public_keys(folder / "keys"))
         self.records: list[Record] = []
 
     def run(self) -> dict[str, Any]:
