@@ -185,6 +185,18 @@ def test_a_site_is_who_has_the_key_in_the_servers_folder(tmp_path: Path, monkeyp
     assert [e["reason"] for e in events if e["event"] == "stranger"] == ["its key is not that of site-1"]
 
 
+def test_models_are_tested_by_one_program(tmp_path: Path) -> None:
+    """Three rounds are evaluated, at the server and at a site, and the evaluation is compiled once at each."""
+    setup = small_setup("fedavg", users=2, active=2, rounds=3)
+    server, grid = local_federation(tmp_path / "whole", setup)
+    server.run()
+    assert server._tester is not None
+    assert server._tester._labels._cache_size() == 1
+    partial, grid = local_federation(tmp_path / "partial", small_setup("fedavg", users=2, active=2, share="predictor"))
+    partial.run()
+    assert [site._test._labels._cache_size() for site in grid.sites if site._test is not None] == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
