@@ -6,6 +6,7 @@ prints the accuracies with and without the poison, and with FOLDER draws poisone
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,16 @@ def poisoned_fedavg(task: fedgen.Task, federation: fedgen.Federation) -> fedgen.
     return base._replace(server_update=server_update)
 
 
-def accuracies(rounds: int = 40, **settings: Any) -> dict[str, dict[str, list[list[float]]]]:
+def accuracies(
+    algorithms: Sequence[str] = ("fedavg", "poisoned"), rounds: int = 40, **settings: Any
+) -> dict[str, dict[str, list[list[float]]]]:
     """The learning curve of each aggregation, honest and poisoned."""
     fedgen.ALGORITHMS["poisoned"] = poisoned_fedavg
     try:
         curves: dict[str, dict[str, list[list[float]]]] = {}
         for name, options in AGGREGATIONS.items():
             common = {"users": 10, "active": 10, "rounds": rounds, "alpha": 1.0, "lr": 0.1, **settings}
-            summary = fedgen.simulate(["fedavg", "poisoned"], **common, **options, eval_every=2)
+            summary = fedgen.simulate(algorithms, **common, **options, eval_every=2)
             curves[name] = {row["algorithm"]: row["curve"] for row in summary["results"]}
         return curves
     finally:

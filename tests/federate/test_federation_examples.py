@@ -30,11 +30,9 @@ def test_poisoned_sites() -> None:
 
         options = {"model": "mlp", "model.hidden": 12, "model.latent": 6, "partition.min_samples": 2}
         settings = {"lr": 0.3, "local_steps": 5, "batch_size": 8, "data": small_data(), "options": options}
-        found = accuracies(rounds=20, **settings)
+        found = accuracies(["poisoned"], rounds=20, **settings)
     finally:
         sys.path.remove(str(ROOT / "examples"))
-    honest = {name: curves["fedavg"][-1][1] for name, curves in found.items()}
     poisoned = {name: curves["poisoned"][-1][1] for name, curves in found.items()}
-    assert min(honest.values()) > 90
     assert poisoned.pop("mean") < 50
     assert min(poisoned.values()) > 80, poisoned
