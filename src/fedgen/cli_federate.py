@@ -104,6 +104,7 @@ def init(
     dtype: Annotated[str, typer.Option(help="uint8 or float32: how samples are stored.")] = "uint8",
     scale: Annotated[str, typer.Option(help="signed: bytes become -1 to 1; unit: 0 to 1.")] = "signed",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The server's port.")] = 8000,
+    bind: Annotated[str, typer.Option(help="Where SuperLink listens; read docs/federation.md first.")] = "127.0.0.1",
     algorithm: Annotated[str, typer.Option(help="An algorithm (see `fedgen list`).")] = "fedgen",
     preset: Annotated[str, typer.Option(help="paper, reference or tuned.")] = "tuned",
     active: Annotated[int | None, typer.Option(help="How many sites train in a round. Default: all.")] = None,
@@ -139,7 +140,7 @@ def init(
         raise FedgenError("a site is named twice; names must differ")
     check_config(config)
     Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
-    place = begin(folder, config, task, server, host=host, port=port)
+    place = begin(folder, config, task, server, host=host, port=port, bind=bind)
     console.print(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.")
 
 

@@ -65,6 +65,19 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         if script.name != "register.sh":
             assert script.name in (root / "README.md").read_text()
 
+    assert "--host 127.0.0.1 " in (root / "server/superlink.sh").read_text(), "its control interface has no password"
+
+    # A key that is registered already does not keep the others out, and what the scripts start writes for its owner.
+    (tmp_path / "bin").mkdir()
+    stand_in = tmp_path / "bin/flwr"
+    stand_in.write_text(f'#!/bin/sh\necho "$3" >> {tmp_path}/registered\ntest "$3" != keys/north.pub\n')
+    stand_in.chmod(0o755)
+    path = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(["/bin/sh", root / "server/register.sh"], env=path, check=False, timeout=60)
+    assert done.returncode == 1
+    assert (tmp_path / "registered").read_text().split() == ["keys/north.pub", "keys/south.pub"]
+    assert stat.S_IMODE((tmp_path / "registered").stat().st_mode) == 0o600
+
     bundler = Path(sys.executable).with_name("flwr")
     quiet = {**os.environ, "FLWR_HOME": str(tmp_path / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
     build = [bundler, "build", "--app", root / "fedgen-federation"]

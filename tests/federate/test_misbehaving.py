@@ -128,8 +128,15 @@ CASES = {
     "a negative count": (change(COUNTS, lambda a: a + np.array([1, -1, 0, 0], np.int32)), "counts from -1"),
     "too many counts": (change(COUNTS, lambda a: a + np.int32(5)), "not those of 24 draws"),
     "absurd counts": (change(COUNTS, put((0,), 2_000_000_000)), "counts from 0 to 2000000000"),
+    "counts that wrap around": (change(COUNTS, lambda a: a + np.int32([1 << 30] * 4)), "counts from 1073741824"),
     "a huge update": (change(WEIGHT, put((0, 0), 1e6)), "length 1e[+]06"),
-    "too many bytes": (lambda c: c["upload"].__setitem__("extra", BIG), "1,049,216 bytes"),
+    "too many bytes": (lambda c: c["upload"].__setitem__("extra", BIG), r"1,049,\d+ bytes; [\d,]+ are allowed"),
+    "a ticket with much beside it": (replace("about", ConfigRecord({**QUESTION, "x": b"x" * (1 << 20)})), "bytes; "),
+    "a ticket with a little beside it": (replace("about", ConfigRecord({**QUESTION, "x": 1})), "repeats more"),
+    "metrics with much in them": (replace("metrics", MetricRecord({"loss": [1.0] * (1 << 17)})), "bytes; "),
+    "metrics that nobody asked for": (replace("metrics", MetricRecord({"loss": 1.0, "x": 1})), "not those that are"),
+    "no loss": (replace("metrics", MetricRecord({})), "not those that are due"),
+    "an absurd loss": (replace("metrics", MetricRecord({"loss": 1e308})), "not a finite number"),
     "pickled objects": (pickled, "but is object"),
     "another shape inside": (reshaped_secretly, "says it is"),
     "half of an array": (truncated, "cannot be read"),
@@ -163,6 +170,21 @@ def test_refused(case: str, plan: Plan) -> None:
     tamper(content)
     with pytest.raises(RefusedError, match=reason):
         check(plan, content)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_counts_of_more_than_the_draws_are_refused_whatever_they_add_up_to(private: bool) -> None:
+    """24 draws; four counts that add up to 24 modulo 2^32, and one that no noise of standard deviation 48 explains."""
+    noise = {"dp_noise": 1.0, "dp_clip": 1.0, "dp_count_noise": 2.0} if private else {}
+    setup = small_setup("fedgen", share="predictor", **noise)
+    plan = Plan(setup.config, setup.task)
+    algorithm, _ = plan.configure(plan.hyper)
+    assert algorithm.check_upload is not None
+    for counts, good in (([24, 0, 0, 0], True), ([(1 << 30) + 24, 1 << 30, 1 << 30, 1 << 30], False)):
+        sent = zeros(plan.forms.upload)._replace(counts=np.array(counts, np.int32))
+        assert any(map(bool, algorithm.check_upload(sent).values())) != good
+    loud = zeros(plan.forms.upload)._replace(counts=np.array([300, 0, 0, 0], np.int32))
+    assert any(map(bool, algorithm.check_upload(loud).values())) != private, "noise may do that"
 
 
 @pytest.mark.parametrize(

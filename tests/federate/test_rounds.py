@@ -5,15 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from flwr.app import Array, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from local_federation import local_federation
 from local_grid import Tamper
 
 from fedgen.errors import FedgenError
 from fedgen.federate.folders import Place, write_server
-from fedgen.federate.journal import read_journal
+from fedgen.federate.journal import Journal, read_journal
+from fedgen.federate.keys import make_site_keys
 from fedgen.federate.server import Server
 from fedgen.federate.settings import ServerSettings, read_settings
+from fedgen.files import write_whole
 from fedgen.simulate.checkpoint import load_tree
 from helpers import same_bits, small_setup
 
@@ -148,6 +152,49 @@ def test_a_round_is_on_disk_before_it_is_evaluated(tmp_path: Path) -> None:
     undisturbed.run()
     assert (server.path / "metrics.jsonl").read_bytes() == (undisturbed.path / "metrics.jsonl").read_bytes()
     assert len((server.path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_second_key_under_a_sites_name_does_not_take_its_place(tmp_path: Path, monkeypatch: Any) -> None:
+    setup = small_setup("fedavg", users=3, active=3, rounds=1)
+    server, grid = local_federation(tmp_path, setup, join_timeout=0.0)
+    nodes = [*grid.get_nodes(), NodeInfo(node_id=9999, name="site-1", last_activated_at="2026-02-02")]
+    monkeypatch.setattr(grid, "get_nodes", lambda: nodes)
+    server.run()
+    events = read_journal(server.journal.path)
+    assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-0", "site-2"]]
+    assert [(e["site"], e["reason"][:8]) for e in events if e["event"] == "failed"] == [("site-1", "two keys")]
+    assert {site for site, _ in grid.sent} == {0, 2}
+
+
+def test_a_site_is_who_has_the_key_in_the_servers_folder(tmp_path: Path, monkeypatch: Any) -> None:
+    """Site 1 is away, and another key was registered under its name; site 0 has its own."""
+    setup = small_setup("fedavg", users=3, active=3, rounds=1)
+    _, grid = local_federation(tmp_path, setup, join_timeout=0.0)
+    place, keys = Place(tmp_path), {}
+    for name in ("site-0", "site-1", "site-1-of-another"):
+        public = make_site_keys()[1]
+        keys[name] = load_ssh_public_key(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        write_whole(place.public_key(name), public)
+    nodes = list(grid.get_nodes())
+    nodes[0].public_key, nodes[1].public_key = keys["site-0"], keys["site-1-of-another"]
+    monkeypatch.setattr(grid, "get_nodes", lambda: nodes)
+    server = Server(place.app, place.server, "run", grid, Journal(place.server / "log.jsonl"))
+    server.run()
+    events = read_journal(server.journal.path)
+    assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-0", "site-2"]]
+    assert [e["reason"] for e in events if e["event"] == "stranger"] == ["its key is not that of site-1"]
+
+
+def test_models_are_tested_by_one_program(tmp_path: Path) -> None:
+    """Three rounds are evaluated, at the server and at a site, and the evaluation is compiled once at each."""
+    setup = small_setup("fedavg", users=2, active=2, rounds=3)
+    server, grid = local_federation(tmp_path / "whole", setup)
+    server.run()
+    assert server._tester is not None
+    assert server._tester._labels._cache_size() == 1
+    partial, grid = local_federation(tmp_path / "partial", small_setup("fedavg", users=2, active=2, share="predictor"))
+    partial.run()
+    assert [site._test._labels._cache_size() for site in grid.sites if site._test is not None] == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -173,10 +173,13 @@ def fedgen(
 
     def check_upload(sent: Upload) -> dict[str, Array]:
         drawn = federation.local_steps * federation.batch_size + counts_start * classes
-        wrong = (jnp.min(sent.counts) < counts_start) | (jnp.sum(sent.counts) != drawn)
         others = base_check(sent.base) if base_check else {}
         if is_private(federation):  # with noise, counts need not add up
-            return others
+            loud = jnp.max(sent.counts) > drawn * (1 + 10 * federation.dp_count_noise)
+            return {**others, f"its label counts are more than those of {drawn} draws and their noise": loud}
+        # No count alone may be more than the draws: a sum of such could wrap around to the right number.
+        outside = (jnp.min(sent.counts) < counts_start) | (jnp.max(sent.counts) > drawn)
+        wrong = outside | (jnp.sum(sent.counts) != drawn)
         return {**others, f"its label counts are not those of {drawn} draws": wrong}
 
     predict_global, predict_local, base_check = base.predict_global, base.predict_local, base.check_upload

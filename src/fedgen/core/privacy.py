@@ -31,13 +31,14 @@ def privatise(upload: Tree, broadcast: Tree, federation: Federation, key: Array)
     floats = {p: a - start[p] for p, a in places.items() if jnp.issubdtype(a.dtype, jnp.floating)}
     length = jnp.sqrt(sum((jnp.sum(a**2) for a in floats.values()), jnp.float32(0.0)))
     factor = jnp.minimum(1.0, federation.dp_clip / jnp.maximum(length, 1e-12))
+    sound = jnp.isfinite(length)  # an update that is not finite becomes none at all, under the same noise
     draws = federation.local_steps * federation.batch_size
     sent = []
     for number, (place, leaf) in enumerate(places.items()):
         noise = jax.random.normal(stream(key, "noise", number), leaf.shape)
         if place in floats:
             scale = federation.dp_noise * federation.dp_clip
-            sent.append(start[place] + factor * floats[place] + scale * noise)
+            sent.append(start[place] + jnp.where(sound, factor * floats[place], 0.0) + scale * noise)
         else:
             noisy = leaf + federation.dp_count_noise * draws * noise
             sent.append(jnp.maximum(jnp.round(noisy), 0).astype(leaf.dtype))

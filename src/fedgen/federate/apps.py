@@ -80,8 +80,8 @@ def _answer(message: Message, context: Context, app: Path, *, train: bool) -> Me
 
 def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> RecordDict:
     """A site's reply to the server's message."""
-    if (size := wire.size(message.content)) > site.settings.max_message:
-        raise RefusedError(f"the server's message has {size:,} bytes, more than max_message allows")
+    if (whole := wire.whole_size(message.content)) > site.settings.max_message:
+        raise RefusedError(f"the server's message has {whole:,} bytes, more than max_message allows")
     content = wire.records(message, {"broadcast": ArrayRecord, "about": ConfigRecord})
     about = content["about"]
     run, number = wire.field(about, "run", str), wire.field(about, "round", int)
@@ -89,7 +89,7 @@ def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> Re
     broadcast = wire.decode(content["broadcast"], site.plan.forms.broadcast)
     journal.write(
         "train" if train else "evaluate",
-        run=run, round=number, after=site.last_round(run, number), received=size, pid=os.getpid(),
+        run=run, round=number, after=site.last_round(run, number), received=wire.size(message.content), pid=os.getpid(),
     )  # fmt: skip
     echo = ConfigRecord({"run": run, "round": number, "ticket": ticket})
     private = site.plan.config.dp_noise > 0  # loss and scores have no noise on them: the site keeps them to itself

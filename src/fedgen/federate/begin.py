@@ -22,10 +22,14 @@ _README = """\
 
 What is learned and how: `{app}/config.toml`. What the data looks like: `{app}/task.toml`. Both travel to the sites.
 
-## At the server ({host}, port {port} open to the sites)
+## At the server ({host})
+
+SuperLink listens on {bind}:{port}. Whoever reaches that port can register sites and run programs here: Flower's
+control interface on it asks for no password. Never open it to others as it is; let sites in by a proxy that passes
+`/v1/fleet/` only (docs/federation.md has an example), which they reach as {host}:{port}.
 
 `server/` stays here, and so does `authority/`, whose key is needed only to make another server certificate: put it
-away safely. Install `pip install 'fedgen[flower]'`, then
+away safely. Install `pip install 'fedgen[{extras}]'`, then
 
     server/superlink.sh          # keep it running; sites connect to it
     server/register.sh           # once, while SuperLink runs
@@ -35,8 +39,9 @@ Timeouts, the least number of sites and other limits are in `server/server.toml`
 
 ## At each site
 
-Hand each site its folder, over a channel that you trust: it holds the site's private key. There, with the same
-`pip install 'fedgen[flower]'`, point `data` in `site.toml` at the site's data, and
+Hand each site its folder, over a channel that you trust: it holds the site's private key, so delete the folder here
+once it has arrived. There, with the same
+`pip install 'fedgen[{extras}]'`, point `data` in `site.toml` at the site's data, and
 
     ./start.sh                   # keep it running; log.jsonl says what the site was asked and what it sent
 
@@ -52,7 +57,7 @@ def begin(
     *,
     host: str,
     port: int,
-    bind: str = "0.0.0.0",
+    bind: str = "127.0.0.1",
 ) -> Place:
     """A new folder with an app, a server that listens on `bind`, and its sites, which reach it as `host`."""
     place, names = new_folder(path), list(settings.sites)
@@ -63,6 +68,10 @@ def begin(
     write_keys(place, names, [host, *(h for h in ("localhost", "127.0.0.1") if h != host)])
     write_connection(place, f"127.0.0.1:{port}", tls=True)
     write_scripts(place, names, bind, port, f"{host}:{port}", tls=True)
-    text = _README.format(count=len(names), app=APP, host=host, port=port, sites=", ".join(names))
+    extras = "flower,privacy" if config.dp_noise else "flower"
+    listed = ", ".join(names)
+    text = _README.format(
+        extras=extras, count=len(names), app=APP, host=host, port=port, bind=bind, sites=listed
+    )  # fmt: skip
     write_whole(place.root / "README.md", text.encode())
     return place

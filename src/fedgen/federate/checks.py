@@ -10,7 +10,8 @@ from fedgen.federate import wire
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import RefusedError
 
-_SLACK = 1 << 16  # bytes by which a message may be larger than its arrays
+_SLACK = 1 << 10  # bytes by which a message may be larger than its arrays, for itself and for each of them
+_MOST = float(np.finfo(np.float32).max)
 _SCORE = ("correct", "total", "correct_seen", "total_seen", "matching")
 
 
@@ -24,9 +25,7 @@ def checked_update(
     config: RunConfig,
 ) -> tuple[Tree, float | None]:
     """The upload and the training loss in a reply that is in order in every respect."""
-    limit, size = 2 * nbytes(form) + _SLACK, wire.size(reply.content)
-    if size > limit:
-        raise RefusedError(f"it has {size:,} bytes; {limit:,} are allowed")
+    _check_size(reply, nbytes(form) + _SLACK * (1 + len(named(form))))
     content = wire.records(reply, {"upload": ArrayRecord, "about": ConfigRecord, "metrics": MetricRecord})
     _check_question(content["about"], question)
     upload = wire.decode(content["upload"], form)
@@ -35,14 +34,17 @@ def checked_update(
         if bool(found):
             raise RefusedError(problem)
     _check_length(upload, broadcast, settings.max_update, config)
+    if set(content["metrics"]) != (set() if config.dp_noise else {"loss"}):
+        raise RefusedError("its metrics are not those that are due")
     loss = content["metrics"].get("loss")
-    if loss is not None and not (isinstance(loss, float) and np.isfinite(loss)):
-        raise RefusedError("its loss is not a finite number")
+    if loss is not None and not (isinstance(loss, float) and abs(loss) <= _MOST):
+        raise RefusedError("its loss is not a finite number of 32 bits")
     return upload, loss
 
 
 def checked_score(reply: Message, question: ConfigRecord) -> dict[str, float]:
     """A site's score, in order; empty where the site has nothing to test on."""
+    _check_size(reply, _SLACK)
     content = wire.records(reply, {"about": ConfigRecord, "metrics": MetricRecord})
     _check_question(content["about"], question)
     record = content["metrics"]
@@ -59,8 +61,16 @@ def checked_score(reply: Message, question: ConfigRecord) -> dict[str, float]:
     return dict(zip(_SCORE, map(float, values), strict=True))
 
 
+def _check_size(reply: Message, limit: int) -> None:
+    size = wire.whole_size(reply.content)
+    if size > limit:
+        raise RefusedError(f"it has {size:,} bytes; {limit:,} are allowed")
+
+
 def _check_question(record: ConfigRecord, due: ConfigRecord) -> None:
     """Refuse an answer to another question: another run, another round, or an earlier asking of this one."""
+    if extra := set(record) - set(due):
+        raise RefusedError(f"it repeats more than the question had: {min(extra)[:40]!r}")
     for name, value in due.items():
         if wire.field(record, name, type(value)) != value:
             raise RefusedError(f"it answers another message: its {name} is {str(record[name])[:40]!r}, not {value!r}")

@@ -8,24 +8,24 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgen.core.contract import Array, Task
+from fedgen.core.contract import Array, Task, Tree
 
 CHUNK = 500  # samples of one forward pass
 
 
-def count_correct(
-    predict: Callable[[Array], Array], task: Task, x: NDArray[Any], y: NDArray[np.int32]
-) -> NDArray[np.int64]:
-    """How many samples of each class are recognised."""
+class Tester:
+    """Counts right answers of `predict(*model, x)`; a model is an argument, so that one program tests all of them."""
 
-    @jax.jit
-    def labels(part: Array) -> Array:
-        return jnp.argmax(predict(task.prepare(part)), axis=-1)
+    def __init__(self, predict: Callable[..., Array], task: Task) -> None:
+        self._classes = task.classes
+        self._labels = jax.jit(lambda part, *model: jnp.argmax(predict(*model, task.prepare(part)), axis=-1))
 
-    counts = np.zeros(task.classes, np.int64)
-    with jax.default_matmul_precision("highest"):
-        for start in range(0, len(y), CHUNK):
-            found = np.asarray(labels(x[start : start + CHUNK]))
-            truth = y[start : start + CHUNK]
-            counts += np.bincount(truth[found == truth], minlength=task.classes)
-    return counts
+    def __call__(self, x: NDArray[Any], y: NDArray[np.int32], *model: Tree) -> NDArray[np.int64]:
+        """How many samples of each class are recognised."""
+        counts = np.zeros(self._classes, np.int64)
+        with jax.default_matmul_precision("highest"):
+            for start in range(0, len(y), CHUNK):
+                found = np.asarray(self._labels(x[start : start + CHUNK], *model))
+                truth = y[start : start + CHUNK]
+                counts += np.bincount(truth[found == truth], minlength=self._classes)
+        return counts

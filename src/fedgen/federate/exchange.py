@@ -21,9 +21,9 @@ Answer = TypeVar("Answer")
 class Exchange:
     """The server's side of the wire. A site that fails or misbehaves costs its own answer and nothing else."""
 
-    def __init__(self, grid: Grid, settings: ServerSettings, journal: Journal) -> None:
+    def __init__(self, grid: Grid, settings: ServerSettings, journal: Journal, keys: Mapping[str, bytes]) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
-        self.roster = Roster(grid, settings, journal)
+        self.roster = Roster(grid, settings, journal, keys)
         self.strikes: dict[str, int] = {}  # by the name of the site
         self._lost: dict[int, tuple[str, int]] = {}  # by site: its arrival, and the round in which it did not answer
 

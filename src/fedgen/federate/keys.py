@@ -11,9 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_public_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgen.errors import FedgenError
@@ -75,6 +82,18 @@ def make_site_keys() -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+
+
+def public_keys(folder: Path) -> dict[str, bytes]:
+    """The sites' public keys in a folder, by the sites' names, as Flower holds them."""
+    found = {}
+    for path in sorted(folder.glob("*.pub")):
+        try:
+            key = load_ssh_public_key(path.read_bytes())
+        except (OSError, ValueError, UnsupportedAlgorithm) as error:
+            raise FedgenError(f"{path} cannot be read: {error}") from error
+        found[path.stem] = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return found
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -86,9 +86,12 @@ class Processes:
 
     def _finish(self, script: Path, *arguments: str) -> None:
         command = ["/bin/sh", str(script), *arguments]
-        done = subprocess.run(
-            command, env=_environment(), capture_output=True, text=True, timeout=_COMMAND, check=False
-        )
+        try:
+            done = subprocess.run(
+                command, env=_environment(), capture_output=True, text=True, timeout=_COMMAND, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise FedgenError(f"{script} did not end within {_COMMAND:g} seconds") from None
         if done.returncode:
             raise FedgenError(f"{script} failed: {(done.stderr or done.stdout).strip()[-500:]}")
 

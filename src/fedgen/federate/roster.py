@@ -1,11 +1,12 @@
 """Which sites are there: Flower's nodes, known by the numbers of the sites they belong to.
 
 Node ids are random and change; a site's number is what the simulator calls its user, and what all draws
-depend on. With authentication, Flower vouches for the name under which a node's key was registered.
-Without it, a node is asked and believed.
+depend on. With authentication, Flower vouches for a node's key and the name under which it was registered, and the
+key must be the one that the server's folder has for that name. Without it, a node is asked and believed.
 """
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -19,24 +20,35 @@ from fedgen.federate.wire import RefusedError, field, records
 class Roster:
     """Keeps track of the nodes of the federation's sites."""
 
-    def __init__(self, grid: Grid, settings: ServerSettings, journal: Journal) -> None:
+    def __init__(self, grid: Grid, settings: ServerSettings, journal: Journal, keys: Mapping[str, bytes]) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
+        self._keys = keys  # the sites' public keys, by name; a name without one is taken from Flower
         self._site_of: dict[int, int] = {}  # by node
         self._asked: dict[str, int] = {}  # question's message id -> node
         self._strangers: set[int] = set()
         self._seen: dict[int, str] = {}  # by site: when its node was last activated, as last heard
         self._there: set[int] = set()
+        self._twice: set[int] = set()  # sites with two nodes under their name
 
     def present(self) -> dict[int, int]:
         """The sites that are connected now, and their nodes."""
         nodes = {node.node_id: node for node in self._grid.get_nodes()}
         self._identify(nodes)
         found: dict[int, int] = {}
-        for node_id in sorted(nodes, key=lambda n: nodes[n].last_activated_at):  # the latest one of a site counts
+        twice: set[int] = set()
+        for node_id in sorted(nodes, key=lambda n: nodes[n].last_activated_at):
             if node_id in self._site_of:
                 site = self._site_of[node_id]
-                found[site] = node_id
+                if site in found and self._settings.authenticated:
+                    twice.add(site)  # two keys under one name: nobody can tell which is the site's
+                found[site] = node_id  # without keys, a site that starts anew is a new node: the latest one counts
                 self._seen[site] = nodes[node_id].last_activated_at
+        for site in twice:
+            del found[site]
+            if site not in self._twice:
+                reason = "two keys are registered under its name; unregister the wrong one"
+                self._journal.write("failed", site=self.name(site), reason=reason)
+        self._twice = twice
         for site in sorted(set(found) - self._there):
             self._journal.write("joined", site=self.name(site))
         for site in sorted(self._there - set(found)):
@@ -56,7 +68,12 @@ class Roster:
         new = [n for n in nodes if n not in self._site_of and n not in self._strangers]
         if self._settings.authenticated:
             for node_id in new:
-                self._know(node_id, nodes[node_id].name)
+                name = nodes[node_id].name
+                if self._keys.get(name, nodes[node_id].public_key) == nodes[node_id].public_key:
+                    self._know(node_id, name)
+                else:
+                    self._strangers.add(node_id)
+                    self._journal.write("stranger", node=str(node_id), reason=f"its key is not that of {name}")
             return
         for node_id in new:
             if node_id not in self._asked.values():

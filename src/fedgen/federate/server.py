@@ -26,10 +26,11 @@ from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
 from fedgen.federate.checks import checked_score, checked_update
-from fedgen.federate.evaluate import count_correct
+from fedgen.federate.evaluate import Tester
 from fedgen.federate.exchange import Exchange
 from fedgen.federate.forms import Plan
 from fedgen.federate.journal import Journal
+from fedgen.federate.keys import public_keys
 from fedgen.federate.settings import ServerSettings, Shared, read_settings
 from fedgen.federate.site_data import checked_samples, checked_shape
 from fedgen.privacy import guarantee
@@ -71,11 +72,13 @@ class Server:
         if self._test is None and self._algorithm.predict_received is None:
             raise FedgenError(f"{self.plan.name} predicts at the server: name a file of samples as test in server.toml")
         self._update = jax.jit(self._server_update)
+        predict = self._algorithm.predict_global
+        self._tester = Tester(predict, task) if predict else None
         self.path = folder / "runs" / run
         fresh = not (self.path / "config.toml").exists()
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
         self.journal = journal
-        self.exchange = Exchange(grid, self.settings, self.journal)
+        self.exchange = Exchange(grid, self.settings, self.journal, public_keys(folder / "keys"))
         self.records: list[Record] = []
 
     def run(self) -> dict[str, Any]:
@@ -218,9 +221,8 @@ class Server:
     def _scores(self, state: Tree) -> Record:
         """The global model on the server's test samples, and what the sites predict with on theirs."""
         accuracy = seen = users = matching = None
-        predict = self._algorithm.predict_global
-        if predict is not None and self._test is not None:
-            correct = count_correct(lambda x: predict(state, x), self.plan.task, *self._test)
+        if self._tester is not None and self._test is not None:
+            correct = self._tester(*self._test, state)
             accuracy = 100 * float(correct.sum()) / len(self._test[1])
         said = self._ask_scores(state) if self._asks_sites() else []
         if said:

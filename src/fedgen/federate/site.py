@@ -12,7 +12,7 @@ import numpy as np
 
 from fedgen.core.client import Shard, Trained, train_client
 from fedgen.core.contract import Array, Tree
-from fedgen.federate.evaluate import count_correct
+from fedgen.federate.evaluate import Tester
 from fedgen.federate.forms import Plan
 from fedgen.federate.settings import Shared, SiteSettings, read_settings
 from fedgen.federate.site_data import load_site_data
@@ -48,6 +48,8 @@ class Site:
         )
         self.plan = Plan(shared.config, task)
         self._train = jax.jit(self._train_client)
+        predict = self.plan.configure(self.plan.hyper)[0].predict_received
+        self._test = Tester(predict, task) if predict else None
         size = len(self.data.y)
         rows = -(-size // _ROWS) * _ROWS
         x = np.pad(self.data.x, [(0, rows - size)] + [(0, 0)] * (self.data.x.ndim - 1))
@@ -88,12 +90,10 @@ class Site:
 
     def evaluate(self, run: str, round: int, broadcast: Tree) -> SiteScore | None:
         """Test what the site would predict with before this round; None where that is at the server, or no samples."""
-        algorithm, _ = self.plan.configure(self.plan.hyper)
-        predict, data = algorithm.predict_received, self.data
-        if predict is None or not len(data.y_test):
+        data = self.data
+        if self._test is None or not len(data.y_test):
             return None
-        client = self._state(run, round)
-        correct = count_correct(lambda x: predict(broadcast, client, x), self.plan.task, data.x_test, data.y_test)
+        correct = self._test(data.x_test, data.y_test, broadcast, self._state(run, round))
         classes = self.plan.task.classes
         totals, held = np.bincount(data.y_test, minlength=classes), np.bincount(data.y, minlength=classes)
         seen, tested = held > 0, totals > 0

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.serde import recorddict_to_proto
 from numpy.lib import format as npy
 
 from fedgen.core.contract import Tree
@@ -97,6 +98,11 @@ def field(record: ConfigRecord, name: str, kind: type) -> Any:
 def size(content: RecordDict) -> int:
     """How many bytes of arrays a message carries."""
     return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+
+
+def whole_size(content: RecordDict) -> int:
+    """How many bytes a message has in all, names and numbers outside of arrays included."""
+    return int(recorddict_to_proto(content).ByteSize())
 
 
 def _short(text: str) -> str:
