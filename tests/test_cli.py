@@ -8,21 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from command import call as _fedgen
 from fedgen.algorithms import ALGORITHMS
-from fedgen.cli import main
 
 TINY = [
     "--model", "mlp", "--users", "4", "--active", "2", "--rounds", "2", "--local-steps", "1", "--batch-size", "4",
     "--eval-every", "1", "--set", "model.hidden=4", "--set", "model.latent=3",
 ]  # fmt: skip
-
-
-def _fedgen(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["fedgen", *map(str, arguments)])
-    monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
 
 
 def test_run_leaves_a_complete_folder_and_shows_the_table(

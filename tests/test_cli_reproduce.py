@@ -1,14 +1,13 @@
 """`fedgen reproduce` as a user meets it, on a small experiment of its own and on the shipped results."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from command import call as _fedgen
 from fedgen import cli_reproduce
-from fedgen.cli import main
 from fedgen.errors import FedgenError
 from fedgen.experiments.results import Store
 from fedgen.experiments.spec import Experiment, experiment, read_experiment
@@ -17,14 +16,6 @@ from helpers import SMALL, small_data
 from reproduction_folder import reproduce
 
 ROOT = Path(__file__).parent.parent
-
-
-def _fedgen(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["fedgen", *map(str, arguments)])
-    monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture
