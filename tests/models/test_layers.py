@@ -48,18 +48,36 @@ def _torch_linear(params: dict) -> nn.Linear:
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 9), (8, 11), (3, 3), (1, 2)])
-def test_conv_and_its_gradients_are_torchs(height: int, width: int, stride: int) -> None:
-    params = layers.conv_init(KEY, 3, 5)
+def test_conv_norm_and_its_gradients_are_torchs(height: int, width: int, stride: int) -> None:
+    """A convolution with its bias, then BatchNorm: output, gradients, running statistics, and the trained model."""
+    conv, (norm, statistics) = layers.conv_init(KEY, 3, 5), layers.batch_norm_init(5)
+    norm = {"scale": jnp.linspace(0.5, 2, 5), "shift": jnp.linspace(-1, 1, 5)}
     x = jax.random.normal(KEY, (3, height, width, 4))
-    conv, theirs_in = _torch_conv(params, 3, 5, stride), _tensor(_samples_first(x)).requires_grad_()
-    theirs = conv(theirs_in)
+    theirs_conv, theirs_norm = _torch_conv(conv, 3, 5, stride), _torch_norm(norm)
+    theirs_in = _tensor(_samples_first(x)).requires_grad_()
+    theirs = theirs_norm(theirs_conv(theirs_in))
     (theirs**3).sum().backward()
-    np.testing.assert_allclose(_samples_first(layers.conv(params, x, stride)), theirs.detach(), **CLOSE)
-    of_params, of_x = jax.grad(lambda p, x: jnp.sum(layers.conv(p, x, stride) ** 3), argnums=(0, 1))(params, x)
-    np.testing.assert_allclose(_samples_first(of_x), theirs_in.grad, rtol=1e-3, atol=1e-4)
-    weight = conv.weight.grad.permute(0, 2, 3, 1).reshape(5, 27)
-    np.testing.assert_allclose(of_params["weight"], weight, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(of_params["bias"], conv.bias.grad, rtol=1e-3, atol=1e-3)
+
+    def cubes(conv: dict, norm: dict, x: jax.Array) -> tuple:
+        y, updated = layers.conv_norm(conv, norm, statistics, x, True, stride)
+        return jnp.sum(y**3), (y, updated)
+
+    (of_conv, of_norm, of_x), (ours, updated) = jax.grad(cubes, argnums=(0, 1, 2), has_aux=True)(conv, norm, x)
+    gradient = {"rtol": 1e-3, "atol": 2e-3}
+    np.testing.assert_allclose(_samples_first(ours), theirs.detach(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(_samples_first(of_x), theirs_in.grad, **gradient)
+    weight = theirs_conv.weight.grad.permute(0, 2, 3, 1).reshape(5, 27)
+    np.testing.assert_allclose(of_conv["weight"], weight, **gradient)
+    np.testing.assert_array_equal(of_conv["bias"], 0)
+    np.testing.assert_allclose(theirs_conv.bias.grad, 0, atol=2e-2)  # but for the rounding of a sum of thousands
+    np.testing.assert_allclose(of_norm["scale"], theirs_norm.weight.grad, **gradient)
+    np.testing.assert_allclose(of_norm["shift"], theirs_norm.bias.grad, **gradient)
+    np.testing.assert_allclose(updated["mean"], theirs_norm.running_mean, **CLOSE)
+    np.testing.assert_allclose(updated["variance"], theirs_norm.running_var, **CLOSE)
+    theirs_norm.eval()
+    ours, same = layers.conv_norm(conv, norm, updated, x, False, stride)
+    np.testing.assert_allclose(_samples_first(ours), theirs_norm(theirs_conv(theirs_in)).detach(), **CLOSE)
+    assert same is updated
 
 
 def test_max_pool_is_torchs_and_drops_an_odd_edge() -> None:

@@ -54,8 +54,7 @@ def cnn(
         updated = {}
         for i in range(len(widths)):
             name = f"norm{i}"
-            h = layers.conv(params[f"conv{i}"], h)
-            h, updated[name] = layers.batch_norm(params[name], statistics[name], h, train)
+            h, updated[name] = layers.conv_norm(params[f"conv{i}"], params[name], statistics[name], h, train)
             h = jax.nn.relu(h)
             if pooling:
                 h = layers.max_pool(h)

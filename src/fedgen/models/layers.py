@@ -6,6 +6,7 @@ which are contiguous. A convolution under `vmap` over clients would become a gro
 slow on every backend; patches times a matrix is not.
 """
 
+import math
 from functools import partial
 from typing import Literal
 
@@ -50,10 +51,16 @@ def conv_init(key: Array, channels_in: int, channels_out: int) -> Tree:
     return {"weight": _uniform(weight, (channels_out, fan_in), fan_in), "bias": _uniform(bias, (channels_out,), fan_in)}
 
 
-def conv(params: Tree, x: Array, stride: Literal[1, 2] = 2) -> Array:
-    """3x3 convolution, padding 1: [in, h, w, sample] -> [out, ceil(h/stride), ceil(w/stride), sample]."""
+def conv_norm(
+    conv: Tree, norm: Tree, statistics: Tree, x: Array, train: bool, stride: Literal[1, 2] = 2
+) -> tuple[Array, Tree]:
+    """3x3 convolution, padding 1, and BatchNorm: [in, h, w, sample] -> [out, ceil(h/stride), ceil(w/stride), sample].
+
+    What a convolution's bias adds, BatchNorm takes away with the mean. So in training it is added to the mean only,
+    and its gradient is 0 exactly; two passes over the convolution's output are saved.
+    """
     product = _conv if stride == 2 else _conv_same
-    return _alone(product(params["weight"], x)) + params["bias"][:, None, None, None]
+    return batch_norm(norm, statistics, product(conv["weight"], x), train, bias=conv["bias"])
 
 
 @jax.custom_vjp
@@ -85,7 +92,7 @@ def _conv_backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[
     x = by_both.transpose(2, 3, 1, 4, 0, 5).reshape(-1, 2 * rows, 2 * columns, samples)
     # Of a product a @ b.T, b is rearranged first; the patches, where they are larger, must not be b. (The reshape
     # keeps XLA from exchanging the two.)
-    if len(patches) > 2 * outputs:
+    if len(patches) > outputs:
         of_weight = (patches @ flat.T).reshape(9, -1, outputs).transpose(2, 0, 1).reshape(weight.shape)
     else:
         of_weight = flat @ patches.T
@@ -150,35 +157,37 @@ def batch_norm_init(channels: int) -> tuple[Tree, Tree]:
     return params, {"mean": jnp.zeros(channels), "variance": jnp.ones(channels)}
 
 
-def batch_norm(params: Tree, statistics: Tree, x: Array, train: bool, channel: Literal[0, 1] = 0) -> tuple[Array, Tree]:
-    """Normalise each channel; in training, also update the running statistics.
+def batch_norm(
+    params: Tree, statistics: Tree, x: Array, train: bool, channel: Literal[0, 1] = 0, bias: Array | float = 0.0
+) -> tuple[Array, Tree]:
+    """Normalise each channel of x + bias; in training, also update the running statistics.
 
     The channel is the first axis of x, or the second of two. As in PyTorch, a batch is normalised by its
     biased variance and the running variance is the unbiased one.
     """
     if not train:
         factor = params["scale"] * jax.lax.rsqrt(statistics["variance"] + EPSILON)
-        offset = params["shift"] - statistics["mean"] * factor
+        offset = params["shift"] - (statistics["mean"] - bias) * factor
         shape = (-1, *(1,) * (x.ndim - 1)) if channel == 0 else (1, -1)
         return x * factor.reshape(shape) + offset.reshape(shape), statistics
     n = x.size // x.shape[channel]
-    flat = x.reshape(x.shape[0], n) if channel == 0 else x
-    y, mean, variance = _normalise(flat, params["scale"], params["shift"], 1 - channel)
+    others = tuple(axis for axis in range(x.ndim) if axis != channel)
+    y, mean, variance = _normalise(x, params["scale"], params["shift"], others)
     unbiased = variance * (n / max(n - 1, 1))
-    return y.reshape(x.shape), {
-        "mean": (1 - MOMENTUM) * statistics["mean"] + MOMENTUM * mean,
+    return y, {
+        "mean": (1 - MOMENTUM) * statistics["mean"] + MOMENTUM * (mean + bias),
         "variance": (1 - MOMENTUM) * statistics["variance"] + MOMENTUM * unbiased,
     }
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _normalise(x: Array, scale: Array, shift: Array, along: int) -> tuple[Array, Array, Array]:
-    """A matrix normalised along an axis; also the mean and variance, which are not differentiated."""
+def _normalise(x: Array, scale: Array, shift: Array, along: tuple[int, ...]) -> tuple[Array, Array, Array]:
+    """x normalised along all axes but one; also the mean and variance, which are not differentiated."""
     return _normalise_forward(x, scale, shift, along)[0]
 
 
 def _normalise_forward(
-    x: Array, scale: Array, shift: Array, along: int
+    x: Array, scale: Array, shift: Array, along: tuple[int, ...]
 ) -> tuple[tuple[Array, Array, Array], tuple[Array, ...]]:
     mean = jnp.mean(x, along)
     centred = x - jnp.expand_dims(mean, along)
@@ -189,12 +198,12 @@ def _normalise_forward(
 
 
 def _normalise_backward(
-    along: int, saved: tuple[Array, ...], gradients: tuple[Array, Array, Array]
+    along: tuple[int, ...], saved: tuple[Array, ...], gradients: tuple[Array, Array, Array]
 ) -> tuple[Array, Array, Array]:
     """Two sums and one pass over x; what JAX derives takes twice as long on a CPU."""
     centred, inverse, scale = saved
     gradient, _, _ = gradients  # those of mean and variance are 0: they only update the running statistics
-    n = centred.shape[along]
+    n = math.prod(centred.shape[axis] for axis in along)
     total, slope = jnp.sum(gradient, along), jnp.sum(gradient * centred, along)
     towards = gradient - jnp.expand_dims(total / n, along) - centred * jnp.expand_dims(slope * inverse**2 / n, along)
     return towards * jnp.expand_dims(scale * inverse, along), slope * inverse, total
