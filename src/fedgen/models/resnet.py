@@ -56,8 +56,8 @@ def resnet(
         updated = {}
 
         def convolved(name: str, norm: str, h: Array, stride: int) -> Array:
-            step = 2 if stride == 2 else 1
-            h, updated[norm] = layers.conv_norm(params[name], params[norm], statistics[norm], h, train, step)
+            layer = params[name], params[norm], statistics[norm]
+            h, updated[norm] = layers.conv_norm(*layer, h, train, 2 if stride == 2 else 1)
             return h
 
         h = x.reshape(-1, *sample[:2], inputs).transpose(3, 1, 2, 0)  # samples innermost, see layers
