@@ -26,14 +26,20 @@ def test_exponents_of_known_laws() -> None:
     assert exponent(sizes, [2.0, 2.0, 2.0]) == pytest.approx(0, abs=1e-12)
 
 
-def test_contenders_take_turns() -> None:
+def test_contenders_take_turns_and_warm_up_in_each() -> None:
     order: list[str] = []
 
     def contender(name: str, seconds: float) -> Any:
-        return lambda: (order.append(name), seconds)[1]
+        def measure() -> float:
+            cold = order[-1:] != [name]
+            order.append(name)
+            return 100 * seconds if cold else seconds
+
+        return measure
 
     found = take_turns({"a": contender("a", 1.0), "b": contender("b", 2.0)}, 3)
-    assert order == ["a", "b"] * 3
+    assert order == ["a", "a", "b", "b"] * 3
+    assert found["a"] == [1.0] * 3
     assert Timing.of(found["b"]) == (2.0, 2.0, 2.0, 3)
     assert as_json({"x": [Timing(1.0, 0.5, 2.0, 3)]}) == {
         "x": [{"seconds": 1.0, "low": 0.5, "high": 2.0, "repeats": 3}]

@@ -76,7 +76,7 @@ def rounds(bench: Bench) -> None:
             scale = Timing.of(seconds["fedavg"]).seconds / Timing.of(beside["fedavg"]).seconds
             seconds["flower"] = [scale * value for value in beside["flower"]]
     found = {name: Timing.of(values) for name, values in seconds.items()}
-    peak_flops = 1e9 / min(seconds["peak"])
+    peak_flops = 1e9 / found["peak"].seconds
     config = setup.config
     samples = config.active * config.local_steps * config.batch_size
     flops = cnn_round_flops(28, (6, 16), 32, 10, samples)

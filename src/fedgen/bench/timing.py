@@ -22,10 +22,15 @@ class Timing(NamedTuple):
 
 
 def take_turns(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """The seconds of each contender, measured `repeats` times in turn, so that all meet the same machine."""
+    """The seconds of each contender, measured `repeats` times in turn, so that all meet the same machine.
+
+    Each goes twice and only the second counts: caches that another left cold, and threads of another that still spin
+    for a while, are not its own cost.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repeats):
         for name, measure in contenders.items():
+            measure()
             seconds[name].append(measure())
     return seconds
 
