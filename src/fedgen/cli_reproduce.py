@@ -53,6 +53,9 @@ def reproduce(
         write_page(store, page or Path("results.md"))
         console.print(f"written: {escape(str(page or 'results.md'))}")
         return
+    for word in ("all", "list", "page"):
+        if word in names and len(names) > 1:
+            raise FedgenError(f"'{word}' stands alone: fedgen reproduce {word}")
     chosen = list(experiments().values()) if names == ["all"] else [experiment(name) for name in dict.fromkeys(names)]
     overrides = {key: value for key, value in (("seeds", seeds), ("rounds", rounds)) if value is not None}
     requests = [

@@ -9,8 +9,8 @@ class FedgenError(ValueError):
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> FedgenError:
-    """The error for a name that does not exist, with the nearest one that does."""
+    """The error for a name that does not exist, with those that do, and the nearest first."""
     names = sorted(valid)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"valid: {', '.join(names) or 'none'}"
-    return FedgenError(f"unknown {kind} '{name}'; {hint}")
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return FedgenError(f"unknown {kind} '{name}'; {hint}valid: {', '.join(names) or 'none'}")

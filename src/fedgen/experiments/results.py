@@ -24,11 +24,12 @@ FORMAT = 1
 FIGURE_POINTS = 40  # of a learning curve in a table's file; the cells have all
 _PATHS = ("data_dir", "user_file", "partition_file")
 
+FULL_TEST = "the full test set"
 METRICS = {
     "accuracy": "accuracy on the full test set, %, mean of the last 10 rounds"
     " (where there is no global model: the mean of the users' own)",
     "rounds": "rounds until the accuracy on the full test set first reaches the target",
-    "time": "time of a client's local training, FedAvg = 1",
+    "time": "time of a client's local training, FedAvg = 1: the median of repeats, ± as their quartiles tell it",
 }
 AUTHORS = "the authors' metric, %: labels a user trained on, mean of the five best rounds"
 
@@ -54,6 +55,15 @@ class Store:
             raise FedgenError(
                 f"{path} has format {cell.get('format')} and this is version {__version__}, which reads {FORMAT};"
                 " use another --out, or delete the file to compute it again"
+            )
+        lacking = {"id", "version", "device", "data", "config", "rounds", "results"} - cell.keys()
+        if lacking:
+            raise FedgenError(f"{path} lacks {', '.join(sorted(lacking))}; delete it to compute it again")
+        seeds = sorted(row["seed"] for row in cell["results"])
+        if seeds != list(config.run_seeds):
+            raise FedgenError(
+                f"{path} holds seeds {', '.join(map(str, seeds)) or 'none'} and should hold"
+                f" {', '.join(map(str, config.run_seeds))}; delete it to compute it again"
             )
         now = config.model_dump(mode="json")
         for setting, then in _flat(cell["config"]).items():
@@ -178,7 +188,7 @@ def assemble(
         "quick": quick,
         "overrides": dict(overrides or {}),
         "metric": experiment.metric,
-        "metric_label": METRICS[experiment.metric].replace("the full test set", _scored_on(configs.values())),
+        "metric_label": METRICS[experiment.metric].replace(FULL_TEST, _scored_on(configs.values())),
         "baseline": experiment.baseline,
         "notes": [*experiment.notes, *_notes(present)],
         "versions": sorted({cell["version"] for cell in present}),
@@ -188,13 +198,14 @@ def assemble(
         "rows": [{"name": row.name, "label": row.label, "target": row.target, "x": row.x} for row in experiment.rows],
         "columns": [{"name": c.name, "label": c.label, "algorithm": c.algorithm} for c in experiment.columns],
         "cells": entries,
+        "scored_on": _scored_on(configs.values()),
         "figures": [_figure(experiment, figure, entries, got) for figure in experiment.figures],
     }
 
 
 def _scored_on(configs: Iterable[RunConfig]) -> str:
     validation = any(config.evaluate_on == "validation" for config in configs)
-    return "held-out training images" if validation else "the full test set"
+    return "held-out training images" if validation else FULL_TEST
 
 
 def _entry(experiment: Experiment, row: Row, column: Column, cell: Cell, against: Cell | None) -> dict[str, Any]:
@@ -275,6 +286,7 @@ def _figure(
     got: Mapping[tuple[str, str], Cell | None],
 ) -> dict[str, Any]:
     series = []
+    validation = any(cell and cell["config"]["evaluate_on"] == "validation" for cell in got.values())
     for name in figure.columns or tuple(c.name for c in experiment.columns):
         one: dict[str, Any] = {"name": name, "label": experiment.column(name).label}
         if figure.kind == "curves":
@@ -294,7 +306,7 @@ def _figure(
         "title": figure.title,
         "kind": figure.kind,
         "x_label": figure.x_label,
-        "y_label": "test accuracy, %",
+        "y_label": "validation accuracy, %" if validation else "test accuracy, %",
         "log": figure.log,
         "series": [one for one in series if one["x"]],
     }
@@ -330,8 +342,9 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
         for train, test in sorted(found):
             if dataset == "celeba":
                 notes.append(
-                    f"CelebA here has {train:,} training and {test:,} test images; the paper does not say which it"
-                    " used, so its numbers are comparable only with care."
+                    f"CelebA here is not the whole dataset in its official split: {train:,} training and {test:,} test"
+                    " images, where the paper does not say which it used. Compare algorithms within a row, not our"
+                    " numbers with the paper's."
                 )
             elif (train, test) != _OFFICIAL.get(dataset, (train, test)):
                 notes.append(
@@ -342,6 +355,13 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
         if len(found) > 1:
             notes.append(f"The cells of {dataset} were computed from different files: do not compare them.")
     return notes
+
+
+def caveats(table: Table) -> list[str]:
+    """What must stand beside a table wherever it is shown."""
+    others = set(table.get("versions", ())) - {__version__}
+    computed = [f"Computed by version {' and '.join(sorted(others))}; this is {__version__}."] if others else []
+    return [*computed, *table["notes"]]
 
 
 def _rounded(value: Any) -> Any:

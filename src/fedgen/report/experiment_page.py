@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.errors import FedgenError
-from fedgen.experiments.results import AUTHORS, Store, read_json, table_name
+from fedgen.experiments.results import AUTHORS, FULL_TEST, Store, caveats, read_json, table_name
 from fedgen.experiments.spec import experiments
 from fedgen.report.charts import bubbles, lines, series
 from fedgen.report.curves import spread
@@ -16,7 +16,6 @@ from fedgen.report.parts import Cell, Chart, Column, Section, Source, Table, dif
 from fedgen.report.prototype_page import prototype_parts
 from fedgen.report.published import PUBLISHED
 from fedgen.report.styles import styles_of
-from fedgen.version import __version__
 
 Entry = Mapping[str, Any]  # of one row and column
 Experiment = Mapping[str, Any]  # as `results.assemble` makes it
@@ -98,15 +97,13 @@ def _notices(table: Experiment) -> list[str]:
             others.setdefault(e["preset"], []).append(label)
     for preset, labels in others.items():
         notices.append(f"Of preset {preset}, not {table['preset']}: {', '.join(dict.fromkeys(labels))}.")
-    if set(table["versions"]) - {__version__}:
-        notices.append(f"Made by version {', '.join(table['versions'])}; this page by version {__version__}.")
     for key, what in (("devices", "on different devices"), ("seeds", "with different numbers of seeds")):
         if len(table.get(key, ())) > 1:
             notices.append(f"Computed {what}: {', '.join(map(str, table[key]))}.")
     if "labels" in table and not table["labels"]:
         notices.append("There are no rows in this file.")
     explained = table.get("prototype", {}).get("notes", ())  # below its figures
-    return [*notices, *(note for note in table["notes"] if note not in explained)]
+    return [*notices, *(note for note in caveats(table) if note not in explained)]
 
 
 # ---- tables ----
@@ -281,10 +278,12 @@ def _curve_chart(
     styles = styles_of(table["columns"])
     curves = [series(c["label"], styles[c["name"]], points[c["name"]], scale={"round": 1}) for c in table["columns"]]
     drawn = {key for one in curves for key in one["points"]}
-    y = {key: {"title": title, "axis": "test accuracy, %"} for key, title in titles.items() if key in drawn}
+    scored_on = table.get("scored_on", FULL_TEST)
+    axis = "test accuracy, %" if scored_on == FULL_TEST else "validation accuracy, %"
+    y = {key: {"title": title, "axis": axis} for key, title in titles.items() if key in drawn}
     if not y:
         return []
-    caption = "The line is the mean over seeds, the band their range. Full test set."
+    caption = f"The line is the mean over seeds, the band their range. Scored on {scored_on}."
     return [lines(f"{name}.curves", "Learning curves", caption, curves, x={"round": "round"}, y=y)]
 
 

@@ -1,6 +1,7 @@
 """A reproduction for the eye: tables for the terminal, figures, and the Markdown page of all results."""
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from fedgen.errors import FedgenError
-from fedgen.experiments.results import AUTHORS, Store, Table, table_name
+from fedgen.experiments.results import AUTHORS, Store, Table, caveats, table_name
 from fedgen.experiments.spec import experiments
 from fedgen.files import write_whole
 from fedgen.report.figures import save_figure
@@ -64,8 +65,10 @@ def _panels(table: Table, panels: Sequence[Mapping[str, Any]], folder: Path, nam
         axes.set_ylabel(panels[0]["y_label"])
     order = [column["label"] for column in table["columns"] if column["label"] in handles]
     figure.legend([handles[label] for label in order], order, loc="outside right center", frameon=False)
-    quick = ": a look, not a result" if table["quick"] else ""
-    figure.suptitle(f"{table['title']}, preset {table['preset']}{_unlike(table)}{quick}", fontsize="medium")
+    quick = "\na look, not a result" if table["quick"] else ""
+    title = f"{table['title']}, preset {table['preset']}{_unlike(table)}"
+    letters = int(11 * figure.get_figwidth())  # of this size, in a line
+    figure.suptitle("\n".join(textwrap.wrap(title, letters)) + quick, fontsize="medium")
     return save_figure(figure, folder, name)
 
 
@@ -99,7 +102,7 @@ def terminal_tables(table: Table, width: int) -> list[str | Grid]:
             cells = [table["cells"][row["name"]][c["name"]] for c in table["columns"][start : start + fitting]]
             grid.add_row(row["label"], *(_terminal_cell(cell) for cell in cells))
         grids.append(grid)
-    return grids
+    return [*grids, *(f"[dim]{escape(note)}[/dim]" for note in caveats(table))]
 
 
 def _title(table: Table) -> str:
@@ -190,7 +193,7 @@ def _section(table: Table, store: Store, seen_from: Path) -> str:
         lines += _markdown(_LABEL_TITLES, _label_rows(table))
     else:
         lines += _grid_section(table)
-    lines += [f"- {note}" for note in table["notes"]]
+    lines += [f"- {note}" for note in caveats(table)]
     name = table_name(table)
     pictures = sorted((store.folder / "figures").glob(f"{name}.png"))
     for picture in pictures:
@@ -200,7 +203,8 @@ def _section(table: Table, store: Store, seen_from: Path) -> str:
 
 
 def _grid_section(table: Table) -> list[str]:
-    run = f"{_list(table['seeds'])} seeds, {_list(table['rounds'])} rounds, {', '.join(table['devices'])}."
+    seeds = "1 seed" if table["seeds"] == [1] else f"{_list(table['seeds'])} seeds"
+    run = f"{seeds}, {_list(table['rounds'])} rounds, {', '.join(table['devices'])}."
     by_columns = len(table["columns"]) <= 10
     titles = ["", *(column["label"] for column in table["columns"])]
 
@@ -248,11 +252,10 @@ def _difference_cell(cell: Mapping[str, Any]) -> str:
 
 def _metric(name: str) -> Any:
     def cell(entry: Mapping[str, Any]) -> str:
-        if "metrics" not in entry:
-            return str(entry["status"])
         published = entry["published"]
         theirs = f" ({_number(published)})" if published and name == "authors" else ""
-        return _number(entry["metrics"][name]) + theirs
+        ours = _number(entry["metrics"][name]) if "metrics" in entry else str(entry["status"])
+        return ours + theirs
 
     return cell
 
