@@ -1,4 +1,4 @@
-"""The command line for federations: `fedgen federate demo` and `fedgen federate init`."""
+"""The command line for federations: `fedgen federate demo`, `init` and `gate`."""
 
 import json
 from datetime import datetime
@@ -103,8 +103,9 @@ def init(
     sample: Annotated[str, typer.Option(help="The shape of one sample, as 28,28,1.")],
     dtype: Annotated[str, typer.Option(help="uint8 or float32: how samples are stored.")] = "uint8",
     scale: Annotated[str, typer.Option(help="signed: bytes become -1 to 1; unit: 0 to 1.")] = "signed",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The server's port.")] = 8000,
-    bind: Annotated[str, typer.Option(help="Where SuperLink listens; read docs/federation.md first.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port that sites connect to.")] = 8000,
+    bind: Annotated[str, typer.Option(help="The address on which the server's gate listens for sites.")] = "0.0.0.0",
+    superlink_port: Annotated[int, typer.Option(min=1, max=65535, help="SuperLink's port on the server's loopback interface.")] = 8001,
     algorithm: Annotated[str, typer.Option(help="An algorithm (see `fedgen list`).")] = "fedgen",
     preset: Annotated[str, typer.Option(help="paper, reference or tuned.")] = "tuned",
     active: Annotated[int | None, typer.Option(help="How many sites train in a round. Default: all.")] = None,
@@ -140,8 +141,25 @@ def init(
         raise FedgenError("a site is named twice; names must differ")
     check_config(config)
     Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
-    place = begin(folder, config, task, server, host=host, port=port, bind=bind)
+    place = begin(folder, config, task, server, host=host, port=port, bind=bind, superlink_port=superlink_port)
     console.print(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.")
+
+
+@app.command()
+def gate(
+    command: Annotated[list[str], typer.Argument(help="The command that starts SuperLink, after --.")],
+    listen: Annotated[str, typer.Option(help="Where sites connect, as 0.0.0.0:8000.")],
+    superlink: Annotated[str, typer.Option(help="Where SuperLink listens, as 127.0.0.1:8001.")],
+    folder: Annotated[Path, typer.Option(help="The server's folder.")] = Path(),
+) -> None:
+    """Start SuperLink and let sites reach it, and nobody else (server/superlink.sh calls this).
+
+    What sites need passes; everything else is refused, written to gate.jsonl, and never reaches SuperLink.
+    """
+    flower_is_installed()
+    from fedgen.federate.gate import open_gate, parse_address
+
+    raise typer.Exit(open_gate(folder, parse_address(listen), parse_address(superlink), command))
 
 
 def flower_is_installed() -> None:

@@ -10,7 +10,7 @@ from real import server_events, until, write
 from fedgen.federate.compare import differences
 from fedgen.federate.folders import Place, new_folder, write_keys, write_server, write_site
 from fedgen.federate.processes import Processes, processes_of
-from fedgen.federate.scripts import write_scripts
+from fedgen.federate.scripts import Doors, write_scripts
 from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
 from helpers import small_data, small_setup
 
@@ -66,8 +66,9 @@ def strangers(tmp_path: Path, place: Place, port: int) -> Place:
     theirs = new_folder(tmp_path / "strangers")
     names = ["plaintext", "unregistered", "foreign"]
     write_keys(theirs, names, ["127.0.0.1"])
-    write_scripts(theirs, ["plaintext"], "127.0.0.1", port, f"127.0.0.1:{port}", tls=False)
-    write_scripts(theirs, ["unregistered", "foreign"], "127.0.0.1", port, f"127.0.0.1:{port}", tls=True)
+    address = f"127.0.0.1:{port}"
+    write_scripts(theirs, ["plaintext"], Doors("", port, address))
+    write_scripts(theirs, ["unregistered", "foreign"], Doors(address, port, address))
     for number, name in enumerate(names):
         write_site(theirs, SiteSettings(name=name, number=number, data="data.npz"))
         script = theirs.site(name) / "start.sh"

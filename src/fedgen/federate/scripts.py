@@ -2,6 +2,7 @@
 
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 from fedgen.federate.folders import APP, CONNECTION, Place
 from fedgen.files import write_whole
@@ -14,22 +15,41 @@ export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0
 """
 
 
-def write_scripts(place: Place, sites: list[str], bind: str, port: int, address: str, tls: bool) -> None:
-    """Scripts for the server, which listens on `bind`:`port`, and for the sites, which reach it at `address`."""
-    certificates = "--insecure"
-    if tls:
-        certificates = (
-            "--ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key --enable-supernode-auth"
-        )
-    _write(
-        place.server / "superlink.sh",
-        "Start SuperLink, to which the sites connect; it also runs the server's half of the app.",
-        f"""\
-        export FEDGEN_SERVER="$PWD"
-        exec flower-superlink --host {bind} --port {port} --database superlink.sqlite \\
-          --disable-runtime-dependency-installation {certificates}
-        """,
+class Doors(NamedTuple):
+    """Where a server is reached."""
+
+    listen: str  # HOST:PORT at which the gate listens; empty: there is none, and SuperLink is reached directly
+    superlink: int  # SuperLink's port on the loopback interface
+    address: str  # what sites connect to
+
+
+def write_scripts(place: Place, sites: list[str], doors: Doors) -> None:
+    """Scripts for the server and for the sites; with a gate there are certificates and keys, too."""
+    tls = bool(doors.listen)
+    command = (
+        f"flower-superlink --host 127.0.0.1 --port {doors.superlink} --database superlink.sqlite"
+        " --disable-runtime-dependency-installation"
     )
+    if tls:
+        _write(
+            place.server / "superlink.sh",
+            "Start SuperLink, which runs the server's half of the app, and the gate, through which sites reach it.",
+            f"""\
+            export FEDGEN_SERVER="$PWD"
+            exec fedgen federate gate --listen "{doors.listen}" --superlink 127.0.0.1:{doors.superlink} -- \\
+              {command} \\
+              --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key --enable-supernode-auth
+            """,
+        )
+    else:
+        _write(
+            place.server / "superlink.sh",
+            "Start SuperLink, to which the sites connect; it also runs the server's half of the app.",
+            f"""\
+            export FEDGEN_SERVER="$PWD"
+            exec {command} --insecure
+            """,
+        )
     if tls:
         registered = "\n".join(
             f"flwr supernode register keys/{n}.pub {CONNECTION} --name {n} || failed=1" for n in sites
@@ -52,7 +72,7 @@ def write_scripts(place: Place, sites: list[str], bind: str, port: int, address:
             place.site(name) / "start.sh",
             "Connect this site to the server; Ctrl-C disconnects it.",
             f"""\
-            exec flower-supernode --superlink {address} {trust} \\
+            exec flower-supernode --superlink {doors.address} {trust} \\
               --port "${{{PORT_VARIABLE}:-9094}}" --node-config "folder=\\"$PWD\\""
             """,
         )

@@ -29,8 +29,9 @@ from fedgen.federate.checks import checked_score, checked_update
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.exchange import Exchange
 from fedgen.federate.forms import Plan
-from fedgen.federate.journal import Journal
+from fedgen.federate.journal import GATE_JOURNAL, Journal
 from fedgen.federate.keys import public_keys
+from fedgen.federate.replies import GateNews
 from fedgen.federate.settings import ServerSettings, Shared, read_settings
 from fedgen.federate.site_data import checked_samples, checked_shape
 from fedgen.privacy import guarantee
@@ -78,7 +79,8 @@ class Server:
         fresh = not (self.path / "config.toml").exists()
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
         self.journal = journal
-        self.exchange = Exchange(grid, self.settings, self.journal, public_keys(folder / "keys"))
+        keys, gate = public_keys(folder / "keys"), GateNews(folder / GATE_JOURNAL)
+        self.exchange = Exchange(grid, self.settings, self.journal, keys, gate)
         self.records: list[Record] = []
 
     def run(self) -> dict[str, Any]:
