@@ -1,4 +1,4 @@
-"""The gate lets through what sites need and nothing else: no other spelling of a path, no stranger, nothing too large."""
+"""The gate lets through what sites need: no other path, no other spelling, no stranger, nothing too large."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,6 @@ import ssl
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -122,7 +121,7 @@ def gate(keys: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fixture]:
 def test_its_targets_are_those_of_the_installed_flower() -> None:
     fleet = {path for _, path in translation.PROTOBUF_REQUEST_TYPES if path.startswith("/v1/fleet/")}
     # Sites do not register themselves where they have keys, and SuperLink refuses it there.
-    assert TARGETS == fleet - {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}
+    assert fleet - {"/v1/fleet/register-node", "/v1/fleet/unregister-node"} == TARGETS
 
 
 def test_what_a_site_asks_passes_as_a_new_request(gate: Fixture) -> None:
@@ -203,7 +202,7 @@ def test_a_body_of_doubtful_length_is_refused(lines: str, status: int, gate: Fix
     head = f"POST {HEARTBEAT} HTTP/1.1\r\nhost: a\r\n{signed}{lines}{chr(13) + chr(10) if lines else ''}\r\n"
     answer = gate.raw(head + hidden)
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
-    assert answer.count(b"HTTP/1.1") == 1, "nothing after it was looked at"
+    assert answer.count(b"\r\n\r\n") == 1, "nothing after it was looked at"
     assert not gate.seen
 
 
@@ -220,9 +219,9 @@ def test_only_sites_with_a_key_of_the_federation_get_to_superlink(gate: Fixture)
     wrong = {**gate.headers(), "flwr-signature": gate.headers("south")["flwr-signature"]}
     with gate.client() as client:
         for headers in ({}, gate.headers("stranger"), wrong, gate.headers(age=400), gate.headers(age=-60)):
-            assert client.post(HEARTBEAT, content=b"", headers=headers).status_code == 401
+            assert client.post(HEARTBEAT, content=b"", headers=headers).status_code == 412
     assert not gate.seen
-    assert all(e["status"] == 401 and "site" not in e for e in gate.refused), "who it was is not known"
+    assert all(e["status"] == 412 and "site" not in e for e in gate.refused), "who it was is not known"
 
 
 def test_what_is_too_large_is_refused_before_it_is_read_and_written_down_with_its_sender(

@@ -1,9 +1,11 @@
 """`fedgen federate init` writes what sites need, and Flower takes the app."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 from cryptography import x509
 
 from fedgen.cli import main
+from fedgen.federate.folders import Place
+from fedgen.federate.scripts import Doors, write_scripts
 
 ARGUMENTS = [
     "--site",
@@ -65,7 +69,11 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         if script.name != "register.sh":
             assert script.name in (root / "README.md").read_text()
 
-    assert "--host 127.0.0.1 " in (root / "server/superlink.sh").read_text(), "its control interface has no password"
+    superlink = (root / "server/superlink.sh").read_text()
+    assert "flower-superlink --host 127.0.0.1 --port 8001 " in superlink, "its control interface has no password"
+    assert 'gate --listen "0.0.0.0:8000" --superlink 127.0.0.1:8001 -- ' in superlink
+    connection = tomllib.loads((root / "server/flower/config.toml").read_text())["superlink"]["federation"]
+    assert connection["address"] == "127.0.0.1:8001"
 
     # A key that is registered already does not keep the others out, and what the scripts start writes for its owner.
     (tmp_path / "bin").mkdir()
@@ -121,3 +129,40 @@ def test_a_folder_that_is_not_empty_is_refused(
     assert init(monkeypatch, tmp_path, *ARGUMENTS) == 2
     assert "is not empty" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path) -> None:
+    """After a crash SuperLink refuses a site for a minute. Here a stand-in for SuperNode fails three times."""
+    place = Place(tmp_path)
+    write_scripts(place, ["north"], Doors("0.0.0.0:8000", 8001, "fed.example.org:8000"))
+    (tmp_path / "bin").mkdir()
+    stand_in = tmp_path / "bin/flower-supernode"
+    stand_in.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n'
+        f'if [ -e {tmp_path}/stay ]; then exec sleep 60; fi\ntest "$(wc -l < {tmp_path}/calls)" -gt 3\n'
+    )
+    stand_in.chmod(0o755)
+    script = place.site("north") / "start.sh"
+    environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "FEDGEN_PAUSE": "0"}
+    started = ["/bin/sh", script]
+
+    done = subprocess.run(started, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.count("trying again in 0 seconds") == 3
+    (call,) = set((tmp_path / "calls").read_text().splitlines())
+    assert call.startswith("--superlink fed.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key")
+    assert call.endswith(f'--port 9094 --node-config folder="{place.site("north")}"')
+
+    (tmp_path / "calls").unlink()
+    few = {**environment, "FEDGEN_TRIES": "2"}
+    done = subprocess.run(started, env=few, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "not connected after 2 tries" in done.stdout
+
+    (tmp_path / "calls").unlink()
+    (tmp_path / "stay").touch()
+    with subprocess.Popen(started, env=environment) as process:
+        while not (tmp_path / "calls").exists():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, "it ends, and what it started with it"

@@ -8,6 +8,7 @@ sizes and times.
 
 import asyncio
 import contextlib
+import json
 import signal
 import socket
 import ssl
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 import h11
 import httpx
+from flwr.supercore.error import ApiErrorCode
 
 from fedgen.errors import FedgenError
 from fedgen.federate.gate_rules import Head, Rules, TurnedAwayError
@@ -25,6 +27,7 @@ from fedgen.federate.journal import GATE_JOURNAL, Journal
 from fedgen.federate.keys import public_keys
 from fedgen.federate.settings import ServerSettings, read_settings
 
+_NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
 _CONNECTIONS, _FROM_ONE_ADDRESS = 256, 128
 _HEAD = 16 << 10  # bytes of a request before its body
 _HANDSHAKE, _FIRST_HEAD, _IDLE, _BODY = 10.0, 15.0, 75.0, 120.0  # seconds
@@ -201,8 +204,9 @@ class Gate:
             http.start_next_cycle()
             patience = _IDLE
         self._note(address, refusal)
-        close = [("content-type", "text/plain"), ("connection", "close")]
-        await _answer(http, writer, refusal.status, close, b"refused by the gate\n")
+        close = [("content-type", "application/json"), ("connection", "close")]
+        why = {"code": _NOT_ACTIVATED, "detail": f"refused by the gate: {refusal.reason}"}  # SuperNode shows such words
+        await _answer(http, writer, refusal.status, close, json.dumps(why).encode())
         await _linger(reader)
 
     async def _pass_on(

@@ -33,6 +33,7 @@ TARGETS = frozenset(
         "/v1/fleet/confirm-message-received",
     }
 )
+_WHO = 412  # what SuperLink answers a key that it does not know; at 401 a SuperNode ends without a word
 _BODY = 1 << 20  # bytes of a request that carries no arrays
 _OBJECT = 6 << 20  # Flower sends arrays in pieces of 5 MiB, each in a request of its own
 
@@ -99,11 +100,11 @@ class Rules:
             signature = base64.b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
             signed_at = headers[TIMESTAMP_HEADER]
             if key not in self._names:
-                raise TurnedAwayError(401, "its key is none of those in the folder keys")
+                raise TurnedAwayError(_WHO, "the key is not registered: it is not in the server's folder keys")
             age = (now() - datetime.datetime.fromisoformat(signed_at)).total_seconds()
             in_time = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
             if in_time and verify_signature(bytes_to_public_key(key), signed_at.encode(), signature):
                 return self._names[key]
         except (KeyError, ValueError, TypeError, binascii.Error, UnsupportedAlgorithm):
-            raise TurnedAwayError(401, "it is not signed by a site") from None
-        raise TurnedAwayError(401, f"its signature is not that of {self._names[key]}, or its clock is wrong")
+            raise TurnedAwayError(_WHO, "the request is not signed by a site") from None
+        raise TurnedAwayError(_WHO, f"the signature is not that of {self._names[key]}, or the site's clock is wrong")

@@ -13,6 +13,31 @@ umask 077
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.2}" FLWR_HOME="$PWD/flower"
 """
+# SuperLink counts a site as connected for a minute after it was cut off, and refuses a second connection.
+_PERSISTENT = """\
+tries=0 child=
+end() { kill "$child" 2>/dev/null; wait "$child"; exit 0; }
+trap end INT TERM
+while :; do
+  began=$(date +%s)
+  COMMAND "$@" &
+  child=$!
+  wait "$child"
+  code=$?
+  [ "$code" -eq 0 ] && exit 0
+  [ $(($(date +%s) - began)) -gt 300 ] && tries=0
+  tries=$((tries + 1))
+  if [ "$tries" -ge "${FEDGEN_TRIES:-10}" ]; then
+    echo "start.sh: not connected after $tries tries (the reasons are above); giving up"
+    exit "$code"
+  fi
+  echo "start.sh: SuperNode ended with code $code. After a crash the server takes a site back only when it has" \\
+    "missed it for about a minute: trying again in ${FEDGEN_PAUSE:-10} seconds ($tries of ${FEDGEN_TRIES:-10})"
+  sleep "${FEDGEN_PAUSE:-10}" &
+  child=$!
+  wait "$child"
+done
+"""
 
 
 class Doors(NamedTuple):
@@ -71,10 +96,11 @@ def write_scripts(place: Place, sites: list[str], doors: Doors) -> None:
         _write(
             place.site(name) / "start.sh",
             "Connect this site to the server; Ctrl-C disconnects it.",
-            f"""\
-            exec flower-supernode --superlink {doors.address} {trust} \\
-              --port "${{{PORT_VARIABLE}:-9094}}" --node-config "folder=\\"$PWD\\""
-            """,
+            _PERSISTENT.replace(
+                "COMMAND",
+                f"flower-supernode --superlink {doors.address} {trust} \\\n"
+                f'    --port "${{{PORT_VARIABLE}:-9094}}" --node-config "folder=\\"$PWD\\""',
+            ),
         )
 
 
