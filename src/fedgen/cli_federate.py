@@ -97,10 +97,10 @@ def demo(
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="The new folder.")],
-    site: Annotated[list[str], typer.Option(help="A site's name; give it once for each site.")],
-    host: Annotated[str, typer.Option(help="The name or address under which the sites reach the server.")],
-    classes: Annotated[int, typer.Option(min=2, help="How many labels there are.")],
-    sample: Annotated[str, typer.Option(help="The shape of one sample, as 28,28,1.")],
+    site: Annotated[list[str] | None, typer.Option(help="A site's name; give it once for each site. Needed.")] = None,
+    host: Annotated[str | None, typer.Option(help="The name or address under which the sites reach the server. Needed.")] = None,
+    classes: Annotated[int | None, typer.Option(min=2, help="How many labels there are. Needed.")] = None,
+    sample: Annotated[str | None, typer.Option(help="The shape of one sample, as 28,28,1. Needed.")] = None,
     dtype: Annotated[str, typer.Option(help="uint8 or float32: how samples are stored.")] = "uint8",
     scale: Annotated[str, typer.Option(help="signed: bytes become -1 to 1; unit: 0 to 1.")] = "signed",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port that sites connect to.")] = 8000,
@@ -122,6 +122,10 @@ def init(
     from fedgen.federate.forms import Plan
     from fedgen.federate.settings import ServerSettings, TaskSettings, check_config, task_of_settings
 
+    needed = {"--site": site, "--host": host, "--classes": classes, "--sample": sample}
+    if site is None or host is None or classes is None or sample is None:
+        missing = [option for option, value in needed.items() if value is None]
+        raise FedgenError(f"{', '.join(missing)} must be given, too; see `fedgen federate init --help`")
     settings: dict[str, Any] = {
         "algorithms": [algorithm], "preset": preset, "users": len(site), "rounds": rounds, "share": share,
         "active": len(site) if active is None else active, "dataset": "of-the-sites",

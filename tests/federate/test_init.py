@@ -14,8 +14,10 @@ import pytest
 from cryptography import x509
 
 from fedgen.cli import main
+from fedgen.config import RunConfig, resolve
 from fedgen.federate.folders import Place
 from fedgen.federate.scripts import Doors, write_scripts
+from fedgen.federate.settings import Shared
 
 ARGUMENTS = [
     "--site",
@@ -120,6 +122,30 @@ def test_mistakes_are_one_sentence_and_leave_nothing(
     assert init(monkeypatch, root, *ARGUMENTS, *arguments) == 2
     assert reason in capsys.readouterr().err.replace("\n", " ")
     assert not root.exists() or not any(root.iterdir())
+
+
+def test_all_that_is_missing_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(monkeypatch, tmp_path / "federation", "--classes", "10") == 2
+    assert "--site, --host, --sample must be given" in capsys.readouterr().err
+
+
+def test_the_configuration_explains_itself_and_leaves_out_what_divides_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "federation"
+    assert init(monkeypatch, root, *ARGUMENTS, "--algorithm", "feddistill+", "--set", "local_steps=7") == 0
+    text = (root / "fedgen-federation/config.toml").read_text()
+    assert "# mini-batches a user trains on in a round\nlocal_steps = 7\n" in text
+    settings = {key: about for key, about in RunConfig.model_fields.items() if key in tomllib.loads(text)}
+    for name, about in settings.items():
+        assert name == "options" or f"# {about.description}\n{name} = " in text
+    assert not {"partition", "alpha", "train_fraction", "data_dir", "seeds"} & set(tomllib.loads(text))
+    assert "[options.partition]" not in text
+    layers = {"algorithms": ["feddistill+"], "preset": "tuned", "users": 2, "active": 2, "rounds": 100}
+    given = resolve({**layers, "dataset": "of-the-sites", "local_steps": 7}, own={"dataset"})
+    assert Shared(root / "fedgen-federation").config == given, "what is left out has its default"
 
 
 def test_a_folder_that_is_not_empty_is_refused(

@@ -78,7 +78,7 @@ class Exchange:
         timeout = self._settings.round_timeout
         for site, node in sites.items():
             # Each question has a ticket of its own, which an answer must repeat.
-            question = ConfigRecord({"run": run, "round": number, "ticket": secrets.token_hex(8)})
+            question = ConfigRecord({"run": run, "round": number, "site": site, "ticket": secrets.token_hex(8)})
             content = RecordDict({"broadcast": arrays, "about": question})
             # One by one: each holds the same arrays, and together they may be more than a request can carry.
             message = Message(content, node, kind, ttl=timeout + _LATE, group_id=str(number))
