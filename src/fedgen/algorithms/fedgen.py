@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from fedgen.algorithms.fedavg import fedavg, taken
+from fedgen.core.aggregate import combine_given
 from fedgen.core.contract import Algorithm, Array, Batch, Clock, Count, Federation, Params, Round, Scalar, Task, Tree
 from fedgen.core.losses import cross_entropy, diversity_loss, kl, label_weights, supervised, teacher_loss
 from fedgen.core.optimise import descend
@@ -153,6 +154,13 @@ def fedgen(
         predictors = taken(server.base, uploads.base, federation)[0].predictor
         lam = label_weights(counts) if weights == "counts" else jnp.full_like(counts, 1 / counts.shape[0])
 
+        has = counts > counts_start if weights == "counts" else jnp.ones_like(counts, bool)  # [user, label]
+
+        def robust_teacher(logits: Array, y: Array, given: Array) -> Array:
+            if teacher == "logits":
+                return cross_entropy(combine_given(logits, given, federation), y)
+            return combine_given(cross_entropy(logits, y[None])[..., None], given, federation)[..., 0]
+
         def draw(key: Array) -> tuple[Array, Array]:
             y = jnp.sort(draw_labels(key, generator_batch, target(prior)))  # sorted for diversity_loss
             return y, draw_noise(key, (generator_batch, noise_size), noise)
@@ -161,7 +169,10 @@ def fedgen(
             y, eps = drawn
             z, statistics = generate(Generator(params, statistics), eps, y, classes, True)
             logits = jax.vmap(lambda p: model.predict(p, z))(predictors)
-            fit = teacher_loss(logits, lam[:, y], y, teacher)
+            if federation.aggregation == "mean":
+                fit = teacher_loss(logits, lam[:, y], y, teacher)
+            else:  # each user counts once, or a few could outweigh the others by their counts or their logits
+                fit = jnp.mean(robust_teacher(logits, y, has[:, y]))
             return fit + eta * diversity_loss(z, eps, y, diversity), statistics
 
         draws = jax.vmap(draw)(jax.random.split(stream(round.key, "generator"), generator_steps))
