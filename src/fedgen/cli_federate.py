@@ -143,6 +143,8 @@ def init(
     )
     if len(set(site)) < len(site):
         raise FedgenError("a site is named twice; names must differ")
+    if port == superlink_port:
+        raise FedgenError(f"--port and --superlink-port are both {port}; SuperLink stands behind the gate, elsewhere")
     check_config(config)
     Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
     place = begin(folder, config, task, server, host=host, port=port, bind=bind, superlink_port=superlink_port)

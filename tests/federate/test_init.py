@@ -102,6 +102,7 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("arguments", "reason"),
     [
         (["--site", "north"], "a site is named twice"),
+        (["--port", "8001"], "--port and --superlink-port are both 8001"),
         (["--site", "../up"], "sites"),
         (["--sample", "28x28"], "such as 28,28,1"),
         (["--dtype", "int8"], "dtype"),

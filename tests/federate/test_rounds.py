@@ -208,6 +208,7 @@ def test_models_are_tested_by_one_program(tmp_path: Path) -> None:
         ({"sites": ("one",)}, "names 1 sites, but the configuration has 2 users"),
         ({"sites": ("one", "one")}, "names a site twice"),
         ({"test": ""}, "fedensemble predicts at the server"),
+        ({"max_message": 1000}, "raise max_message"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason: str, tmp_path: Path) -> None:

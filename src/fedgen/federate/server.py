@@ -25,7 +25,7 @@ from fedgen.core.trees import all_finite, stack
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
-from fedgen.federate.checks import checked_score, checked_update
+from fedgen.federate.checks import checked_score, checked_update, largest_update
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.exchange import Exchange
 from fedgen.federate.forms import Plan
@@ -68,6 +68,10 @@ class Server:
         samples = 0 if self._proxy is None else len(self._proxy)
         task = self.shared.task_with(self.settings.model, self.settings.model_options, folder, proxy_samples=samples)
         self.plan = Plan(self.config, task)
+        if (due := largest_update(self.plan.forms.upload)) > self.settings.max_message:
+            raise FedgenError(
+                f"sites send messages of up to {due:,} bytes: raise max_message in server.toml, then restart"
+            )
         self._algorithm = self.plan.configure(self.plan.hyper)[0]
         guarantee(self.config, 1)  # whether there is an accountant, where one is needed
         if self._test is None and self._algorithm.predict_received is None:
