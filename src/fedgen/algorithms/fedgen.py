@@ -154,12 +154,12 @@ def fedgen(
         predictors = taken(server.base, uploads.base, federation)[0].predictor
         lam = label_weights(counts) if weights == "counts" else jnp.full_like(counts, 1 / counts.shape[0])
 
-        has = counts > counts_start if weights == "counts" else jnp.ones_like(counts, bool)  # [user, label]
-
-        def robust_teacher(logits: Array, y: Array, given: Array) -> Array:
+        def robust_loss(logits: Array, y: Array) -> Array:
+            """The same with each user counting once: a few cannot outweigh the others by their counts or logits."""
+            heard = (counts > counts_start)[:, y] | (weights == "equal")  # [user, sample]
             if teacher == "logits":
-                return cross_entropy(combine_given(logits, given, federation), y)
-            return combine_given(cross_entropy(logits, y[None])[..., None], given, federation)[..., 0]
+                return jnp.mean(cross_entropy(combine_given(logits, heard, federation), y))
+            return jnp.mean(combine_given(cross_entropy(logits, y[None])[..., None], heard, federation))
 
         def draw(key: Array) -> tuple[Array, Array]:
             y = jnp.sort(draw_labels(key, generator_batch, target(prior)))  # sorted for diversity_loss
@@ -169,10 +169,8 @@ def fedgen(
             y, eps = drawn
             z, statistics = generate(Generator(params, statistics), eps, y, classes, True)
             logits = jax.vmap(lambda p: model.predict(p, z))(predictors)
-            if federation.aggregation == "mean":
-                fit = teacher_loss(logits, lam[:, y], y, teacher)
-            else:  # each user counts once, or a few could outweigh the others by their counts or their logits
-                fit = jnp.mean(robust_teacher(logits, y, has[:, y]))
+            mean = federation.aggregation == "mean"
+            fit = teacher_loss(logits, lam[:, y], y, teacher) if mean else robust_loss(logits, y)
             return fit + eta * diversity_loss(z, eps, y, diversity), statistics
 
         draws = jax.vmap(draw)(jax.random.split(stream(round.key, "generator"), generator_steps))
