@@ -60,7 +60,17 @@ _CELEBA = {"fedgen.hidden": 128, "partition": "natural", "train_fraction": 1.0}
 DATASET_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("paper", "celeba"): _CELEBA,
     ("reference", "celeba"): {**_CELEBA, "class_limit": False},
-    ("tuned", "celeba"): _CELEBA,
+    ("tuned", "celeba"): {
+        **_CELEBA,
+        "fedavg.lr": 0.3,
+        "fedprox.lr": 0.3,
+        "fedensemble.lr": 0.3,
+        "feddistill+.lr": 0.3,
+        "feddfusion.lr": 0.3,
+        "fedgen.lr": 0.01,
+        "fedgen.w": 1.0,
+        "fedgen.beta": 10.0,
+    },
     ("reference", "emnist"): {"fedgen.beta": 1.0, "fedgen.generator_lr": 1e-4},
     ("tuned", "emnist"): {"fedgen.lr": 0.03, "fedgen.w": 1.0, "fedgen.beta": 10.0},
 }

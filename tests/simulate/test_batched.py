@@ -3,9 +3,11 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedgen.simulate.engine import COMPILER_OPTIONS
 from helpers import small_setup
 
 SEEDS = (0, 1, 2)
@@ -44,3 +46,10 @@ def test_runs_together_are_runs_apart(algorithm: str, model: dict[str, Any]) -> 
             _close(ours.generator.params, theirs.generator.params, ADAM)
         else:
             _close(ours.params, theirs.params, {"rtol": 1e-5, "atol": 1e-6} if algorithm == "fedavg" else ADAM)
+
+
+def test_the_installed_compiler_knows_the_options_for_gpus() -> None:
+    multiply = jax.jit(lambda a: a @ a).lower(jnp.ones((2, 2)))
+    np.testing.assert_array_equal(multiply.compile(compiler_options=COMPILER_OPTIONS["gpu"])(jnp.ones((2, 2))), 2)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
+        multiply.compile(compiler_options={"xla_gpu_no_such_option": True})

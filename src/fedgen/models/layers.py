@@ -31,7 +31,16 @@ def linear_init(key: Array, fan_in: int, fan_out: int) -> Tree:
 
 def linear(params: Tree, x: Array) -> Array:
     """x [sample, in] -> [sample, out]."""
-    return x @ params["weight"] + params["bias"]
+    return _alone(x @ params["weight"]) + params["bias"]
+
+
+def _alone(product: Array) -> Array:
+    """A matrix product to which something will be added.
+
+    Seeing the two together, XLA writes the other out in full on a GPU and has the product added to it: one more
+    kernel. Apart, the sum becomes part of whatever comes next.
+    """
+    return jax.lax.optimization_barrier(product)
 
 
 def conv_init(key: Array, channels_in: int, channels_out: int) -> Tree:
@@ -44,7 +53,7 @@ def conv_init(key: Array, channels_in: int, channels_out: int) -> Tree:
 def conv(params: Tree, x: Array, stride: Literal[1, 2] = 2) -> Array:
     """3x3 convolution, padding 1: [in, h, w, sample] -> [out, ceil(h/stride), ceil(w/stride), sample]."""
     product = _conv if stride == 2 else _conv_same
-    return product(params["weight"], x) + params["bias"][:, None, None, None]
+    return _alone(product(params["weight"], x)) + params["bias"][:, None, None, None]
 
 
 @jax.custom_vjp

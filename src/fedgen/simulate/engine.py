@@ -25,9 +25,14 @@ from fedgen.simulate import spread
 from fedgen.simulate.spread import BY_HOST, DEVICES, EVERYWHERE, HOSTS
 
 EVALUATION_CHUNK = 64  # samples of one forward pass on a CPU: what it needs stays in a core's cache
-# Without Triton's matrix products, which XLA tries out one by one, a program of these small ones compiles in
-# half the time and runs about a seventh slower: a gain unless it runs for minutes.
-_COMPILER: dict[str, dict[str, bool | str]] = {"gpu": {"xla_gpu_enable_triton_gemm": False}}
+# On a GPU, left to itself, XLA chooses matrix products by timing them, so that two runs of one command could differ in
+# their last digits. And a step is some forty small kernels: those that do not wait for each other run at once.
+COMPILER_OPTIONS: dict[str, dict[str, bool | str]] = {
+    "gpu": {
+        "xla_gpu_exclude_nondeterministic_ops": True,
+        "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT",
+    }
+}
 
 Configure = Callable[[Mapping[str, Any]], tuple[Algorithm, Federation]]
 
@@ -133,7 +138,7 @@ class Program:
                 over_runs(f, mapped), mesh=self._mesh, in_specs=specs, out_specs=out, check_vma=False
             )
             lowered = jax.jit(everywhere, **jit).lower(*example)
-            return lowered.compile(compiler_options=_COMPILER.get(jax.default_backend()))
+            return lowered.compile(compiler_options=COMPILER_OPTIONS.get(jax.default_backend()))
 
         def shape(a: Array, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
