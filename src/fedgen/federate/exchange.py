@@ -76,6 +76,7 @@ class Exchange:
         """The sites' answers within the round's time; `take` checks one, and refuses what does not fit."""
         waiting: dict[str, tuple[int, ConfigRecord]] = {}
         timeout = self._settings.round_timeout
+        self._gate.too_large()  # what concerned earlier questions
         for site, node in sites.items():
             # Each question has a ticket of its own, which an answer must repeat.
             question = ConfigRecord({"run": run, "round": number, "site": site, "ticket": secrets.token_hex(8)})
@@ -89,7 +90,6 @@ class Exchange:
                 self._failed(site, number, "Flower did not take the message for it")
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + timeout
-        self._gate.too_large()  # what concerned earlier questions
         while waiting:
             for reply in self._replies.take(list(waiting)):
                 if reply.metadata.reply_to_message_id not in waiting:
