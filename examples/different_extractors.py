@@ -54,7 +54,7 @@ def main(root: Path, rounds: int) -> None:
     server = ServerSettings(sites=tuple(SITES), poll=0.2)
     port = free_port()
     config = resolve(settings, own={"dataset"})
-    place = begin(root, config, task, server, host="127.0.0.1", port=port, bind="127.0.0.1")
+    place = begin(root, config, task, server, host="127.0.0.1", port=port, bind="127.0.0.1", superlink_port=free_port())
     rng = np.random.default_rng(0)
     for number, (name, own) in enumerate(SITES.items()):
         (x_train, y_train), (x_test, y_test) = (samples(own["sample"], count, rng) for count in (400, 200))

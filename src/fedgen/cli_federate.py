@@ -1,4 +1,4 @@
-"""The command line for federations: `fedgen federate demo` and `fedgen federate init`."""
+"""The command line for federations: `fedgen federate demo`, `init` and `gate`."""
 
 import json
 from datetime import datetime
@@ -97,14 +97,15 @@ def demo(
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="The new folder.")],
-    site: Annotated[list[str], typer.Option(help="A site's name; give it once for each site.")],
-    host: Annotated[str, typer.Option(help="The name or address under which the sites reach the server.")],
-    classes: Annotated[int, typer.Option(min=2, help="How many labels there are.")],
-    sample: Annotated[str, typer.Option(help="The shape of one sample, as 28,28,1.")],
+    site: Annotated[list[str] | None, typer.Option(help="A site's name; give it once for each site. Needed.")] = None,
+    host: Annotated[str | None, typer.Option(help="The name or address under which the sites reach the server. Needed.")] = None,
+    classes: Annotated[int | None, typer.Option(min=2, help="How many labels there are. Needed.")] = None,
+    sample: Annotated[str | None, typer.Option(help="The shape of one sample, as 28,28,1. Needed.")] = None,
     dtype: Annotated[str, typer.Option(help="uint8 or float32: how samples are stored.")] = "uint8",
     scale: Annotated[str, typer.Option(help="signed: bytes become -1 to 1; unit: 0 to 1.")] = "signed",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The server's port.")] = 8000,
-    bind: Annotated[str, typer.Option(help="Where SuperLink listens; read docs/federation.md first.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port that sites connect to.")] = 8000,
+    bind: Annotated[str, typer.Option(help="The address on which the server's gate listens for sites.")] = "0.0.0.0",
+    superlink_port: Annotated[int, typer.Option(min=1, max=65535, help="SuperLink's port on the server's loopback interface.")] = 8001,
     algorithm: Annotated[str, typer.Option(help="An algorithm (see `fedgen list`).")] = "fedgen",
     preset: Annotated[str, typer.Option(help="paper, reference or tuned.")] = "tuned",
     active: Annotated[int | None, typer.Option(help="How many sites train in a round. Default: all.")] = None,
@@ -121,6 +122,10 @@ def init(
     from fedgen.federate.forms import Plan
     from fedgen.federate.settings import ServerSettings, TaskSettings, check_config, task_of_settings
 
+    needed = {"--site": site, "--host": host, "--classes": classes, "--sample": sample}
+    if site is None or host is None or classes is None or sample is None:
+        missing = [option for option, value in needed.items() if value is None]
+        raise FedgenError(f"{', '.join(missing)} must be given, too; see `fedgen federate init --help`")
     settings: dict[str, Any] = {
         "algorithms": [algorithm], "preset": preset, "users": len(site), "rounds": rounds, "share": share,
         "active": len(site) if active is None else active, "dataset": "of-the-sites",
@@ -138,10 +143,29 @@ def init(
     )
     if len(set(site)) < len(site):
         raise FedgenError("a site is named twice; names must differ")
+    if port == superlink_port:
+        raise FedgenError(f"--port and --superlink-port are both {port}; SuperLink stands behind the gate, elsewhere")
     check_config(config)
     Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
-    place = begin(folder, config, task, server, host=host, port=port, bind=bind)
+    place = begin(folder, config, task, server, host=host, port=port, bind=bind, superlink_port=superlink_port)
     console.print(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.")
+
+
+@app.command()
+def gate(
+    command: Annotated[list[str], typer.Argument(help="The command that starts SuperLink, after --.")],
+    listen: Annotated[str, typer.Option(help="Where sites connect, as 0.0.0.0:8000.")],
+    superlink: Annotated[str, typer.Option(help="Where SuperLink listens, as 127.0.0.1:8001.")],
+    folder: Annotated[Path, typer.Option(help="The server's folder.")] = Path(),
+) -> None:
+    """Start SuperLink and let sites reach it, and nobody else (server/superlink.sh calls this).
+
+    What sites need passes; everything else is refused, written to gate.jsonl, and never reaches SuperLink.
+    """
+    flower_is_installed()
+    from fedgen.federate.gate import open_gate, parse_address
+
+    raise typer.Exit(open_gate(folder, parse_address(listen), parse_address(superlink), command))
 
 
 def flower_is_installed() -> None:

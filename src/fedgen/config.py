@@ -35,44 +35,84 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    preset: str = "paper"
-    algorithms: tuple[str, ...] = ("fedgen", "fedavg")
-    dataset: str = "mnist"
-    data_dir: str = ""
-    user_file: str = ""
-    model: str = "cnn"
-    partition: str = "dirichlet"
-    partition_file: str = ""
-    alpha: Rate = 0.1
-    users: Positive = 20
-    active: Positive = 10
-    rounds: Positive = 200
-    local_steps: Positive = 20
-    batch_size: Positive = 32
-    share: Literal["all", "predictor"] = "all"
-    lr: Rate = 0.01
-    lr_decay: Rate = 1.0
-    weight_decay: NotNegative = 0.0
-    weighting: Literal["uniform", "samples"] = "uniform"
-    statistics: Literal["averaged", "local"] = "averaged"
-    aggregation: Literal["mean", "median", "trimmed"] = "mean"
-    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
-    clip: NotNegative = 0.0
-    dp_clip: NotNegative = 0.0
-    dp_noise: NotNegative = 0.0
-    dp_count_noise: NotNegative = 0.0
-    dp_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    train_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
-    class_limit: bool = False
-    proxy_limit: Positive = 50_000
-    seeds: Positive = 1
-    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
-    eval_every: Positive = 5
-    evaluate_on: Literal["test", "validation"] = "test"
-    validation: Positive = 5000
-    score: Literal["accuracy", "authors", "seen", "matching"] = "accuracy"
-    score_users: Positive = 100
-    options: dict[str, dict[str, Any]] = {}
+    preset: str = Field(
+        default="paper", description="where all settings that are not given come from: paper, reference or tuned"
+    )
+    algorithms: tuple[str, ...] = Field(default=("fedgen", "fedavg"), description="what is run (see `fedgen list`)")
+    dataset: str = Field(default="mnist", description="the name or the path of the data")
+    data_dir: str = Field(default="", description="where the dataset's files are")
+    user_file: str = Field(default="", description="a file that says whose each sample is")
+    model: str = Field(default="cnn", description="cnn or mlp")
+    partition: str = Field(
+        default="dirichlet", description="how the data is divided among the users (see `fedgen list`)"
+    )
+    partition_file: str = Field(default="", description="a .json or .npz file with the partition")
+    alpha: Rate = Field(
+        default=0.1, description="Dirichlet parameter of the partition: the smaller, the more different the users"
+    )
+    users: Positive = Field(default=20, description="how many users (in a federation: sites) there are")
+    active: Positive = Field(default=10, description="how many of them train in a round")
+    rounds: Positive = Field(default=200, description="communication rounds")
+    local_steps: Positive = Field(default=20, description="mini-batches a user trains on in a round")
+    batch_size: Positive = Field(default=32, description="samples of a mini-batch")
+    share: Literal["all", "predictor"] = Field(
+        default="all", description="all, or predictor: then feature extractors stay with the users"
+    )
+    lr: Rate = Field(default=0.01, description="the users' learning rate")
+    lr_decay: Rate = Field(default=1.0, description="what it is multiplied by after each round")
+    weight_decay: NotNegative = Field(default=0.0, description="weight decay of the users' training")
+    weighting: Literal["uniform", "samples"] = Field(
+        default="uniform", description="uniform: users count alike in averages; samples: by how many they have"
+    )
+    statistics: Literal["averaged", "local"] = Field(
+        default="averaged",
+        description="running statistics of BatchNorm: averaged by the server, or local, kept by the users",
+    )
+    aggregation: Literal["mean", "median", "trimmed"] = Field(
+        default="mean", description="mean, median or trimmed: how the server combines the users' parameters"
+    )
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = Field(
+        default=0.2, description="the part of the largest and of the smallest values that trimmed leaves out"
+    )
+    clip: NotNegative = Field(
+        default=0.0, description="longest update; longer ones are shortened by the server (0: never)"
+    )
+    dp_clip: NotNegative = Field(
+        default=0.0, description="differential privacy: longest update; longer ones are shortened by the user"
+    )
+    dp_noise: NotNegative = Field(
+        default=0.0, description="differential privacy: noise on updates, in lengths dp_clip (0: none)"
+    )
+    dp_count_noise: NotNegative = Field(
+        default=0.0, description="differential privacy: noise on label counts, in numbers of draws"
+    )
+    dp_delta: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=1e-5, description="differential privacy: the delta for which epsilon is reported"
+    )
+    train_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.5, description="the part of the training set that users get"
+    )
+    class_limit: bool = Field(
+        default=False,
+        description="as in the authors' code, no class gives more samples than a user's share of all (docs/data.md)",
+    )
+    proxy_limit: Positive = Field(default=50_000, description="the most unlabelled samples that the server has")
+    seeds: Positive = Field(default=1, description="how many repetitions")
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = Field(
+        default=0, description="the (first) seed of all draws"
+    )
+    eval_every: Positive = Field(default=5, description="rounds between evaluations")
+    evaluate_on: Literal["test", "validation"] = Field(
+        default="test", description="test, or validation: samples of the training set that no user holds"
+    )
+    validation: Positive = Field(default=5000, description="how many samples are kept for validation")
+    score: Literal["accuracy", "authors", "seen", "matching"] = Field(
+        default="accuracy", description="the headline number: accuracy, authors, seen or matching (docs/reading.md)"
+    )
+    score_users: Positive = Field(default=100, description="the most users whose own models are evaluated")
+    options: dict[str, dict[str, Any]] = Field(
+        default={}, description="options of the algorithms, the model, the dataset and the partition"
+    )
 
     def of(self, section: str) -> dict[str, Any]:
         """The options of an algorithm, of the dataset, the model or the partition."""
@@ -265,9 +305,25 @@ def to_toml(config: RunConfig) -> str:
     values = config.model_dump(exclude={"options"})
     lines = [f"{key} = {toml_value(value)}" for key, value in values.items()]
     for section, options in config.options.items():
-        lines += ["", f"[options.{_toml_key(section)}]"]
-        lines += [f"{key} = {toml_value(value)}" for key, value in options.items()]
+        lines += ["", *_table(section, options)]
     return "\n".join(lines) + "\n"
+
+
+def to_commented_toml(config: RunConfig, without: Container[str] = ()) -> str:
+    """The same for people: each setting under a line that says what it is, less settings and sections not wanted."""
+    lines = []
+    for name, about in RunConfig.model_fields.items():
+        if name != "options" and name not in without:
+            lines += [f"# {about.description}", f"{name} = {toml_value(getattr(config, name))}", ""]
+    for section, options in config.options.items():
+        if options and section not in without:
+            page = f" (docs/algorithms/{section.rstrip('+')}.md)" if section in ALGORITHMS else ""
+            lines += [f"# options of {section}{page}", *_table(section, options), ""]
+    return "\n".join(lines)
+
+
+def _table(section: str, options: Mapping[str, Any]) -> list[str]:
+    return [f"[options.{_toml_key(section)}]", *(f"{key} = {toml_value(value)}" for key, value in options.items())]
 
 
 def _toml_key(name: str) -> str:

@@ -1,9 +1,11 @@
 """`fedgen federate init` writes what sites need, and Flower takes the app."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from pathlib import Path
@@ -12,6 +14,10 @@ import pytest
 from cryptography import x509
 
 from fedgen.cli import main
+from fedgen.config import RunConfig, resolve
+from fedgen.federate.folders import Place
+from fedgen.federate.scripts import Doors, write_scripts
+from fedgen.federate.settings import Shared
 
 ARGUMENTS = [
     "--site",
@@ -65,7 +71,11 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         if script.name != "register.sh":
             assert script.name in (root / "README.md").read_text()
 
-    assert "--host 127.0.0.1 " in (root / "server/superlink.sh").read_text(), "its control interface has no password"
+    superlink = (root / "server/superlink.sh").read_text()
+    assert "flower-superlink --host 127.0.0.1 --port 8001 " in superlink, "its control interface has no password"
+    assert 'gate --listen "0.0.0.0:8000" --superlink 127.0.0.1:8001 -- ' in superlink
+    connection = tomllib.loads((root / "server/flower/config.toml").read_text())["superlink"]["federation"]
+    assert connection["address"] == "127.0.0.1:8001"
 
     # A key that is registered already does not keep the others out, and what the scripts start writes for its owner.
     (tmp_path / "bin").mkdir()
@@ -92,6 +102,7 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("arguments", "reason"),
     [
         (["--site", "north"], "a site is named twice"),
+        (["--port", "8001"], "--port and --superlink-port are both 8001"),
         (["--site", "../up"], "sites"),
         (["--sample", "28x28"], "such as 28,28,1"),
         (["--dtype", "int8"], "dtype"),
@@ -114,6 +125,30 @@ def test_mistakes_are_one_sentence_and_leave_nothing(
     assert not root.exists() or not any(root.iterdir())
 
 
+def test_all_that_is_missing_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(monkeypatch, tmp_path / "federation", "--classes", "10") == 2
+    assert "--site, --host, --sample must be given" in capsys.readouterr().err
+
+
+def test_the_configuration_explains_itself_and_leaves_out_what_divides_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "federation"
+    assert init(monkeypatch, root, *ARGUMENTS, "--algorithm", "feddistill+", "--set", "local_steps=7") == 0
+    text = (root / "fedgen-federation/config.toml").read_text()
+    assert "# mini-batches a user trains on in a round\nlocal_steps = 7\n" in text
+    settings = {key: about for key, about in RunConfig.model_fields.items() if key in tomllib.loads(text)}
+    for name, about in settings.items():
+        assert name == "options" or f"# {about.description}\n{name} = " in text
+    assert not {"partition", "alpha", "train_fraction", "data_dir", "seeds"} & set(tomllib.loads(text))
+    assert "[options.partition]" not in text
+    layers = {"algorithms": ["feddistill+"], "preset": "tuned", "users": 2, "active": 2, "rounds": 100}
+    given = resolve({**layers, "dataset": "of-the-sites", "local_steps": 7}, own={"dataset"})
+    assert Shared(root / "fedgen-federation").config == given, "what is left out has its default"
+
+
 def test_a_folder_that_is_not_empty_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,3 +156,40 @@ def test_a_folder_that_is_not_empty_is_refused(
     assert init(monkeypatch, tmp_path, *ARGUMENTS) == 2
     assert "is not empty" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path) -> None:
+    """After a crash SuperLink refuses a site for a minute. Here a stand-in for SuperNode fails three times."""
+    place = Place(tmp_path)
+    write_scripts(place, ["north"], Doors("0.0.0.0:8000", 8001, "fed.example.org:8000"))
+    (tmp_path / "bin").mkdir()
+    stand_in = tmp_path / "bin/flower-supernode"
+    stand_in.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n'
+        f'if [ -e {tmp_path}/stay ]; then exec sleep 60; fi\ntest "$(wc -l < {tmp_path}/calls)" -gt 3\n'
+    )
+    stand_in.chmod(0o755)
+    script = place.site("north") / "start.sh"
+    environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "FEDGEN_PAUSE": "0"}
+    started = ["/bin/sh", script]
+
+    done = subprocess.run(started, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.count("trying again in 0 seconds") == 3
+    (call,) = set((tmp_path / "calls").read_text().splitlines())
+    assert call.startswith("--superlink fed.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key")
+    assert call.endswith(f'--port 9094 --node-config folder="{place.site("north")}"')
+
+    (tmp_path / "calls").unlink()
+    few = {**environment, "FEDGEN_TRIES": "2"}
+    done = subprocess.run(started, env=few, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "not connected after 2 tries" in done.stdout
+
+    (tmp_path / "calls").unlink()
+    (tmp_path / "stay").touch()
+    with subprocess.Popen(started, env=environment) as process:
+        while not (tmp_path / "calls").exists():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, "it ends, and what it started with it"

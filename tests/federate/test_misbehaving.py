@@ -21,7 +21,7 @@ from fedgen.federate.wire import RefusedError
 from helpers import same_bits, small_setup
 
 SETTINGS = ServerSettings(sites=("a", "b"))
-QUESTION = {"run": "0123456789abcdef", "round": 3, "ticket": "feedfeedfeedfeed"}
+QUESTION = {"run": "0123456789abcdef", "round": 3, "site": 0, "ticket": "feedfeedfeedfeed"}
 WEIGHT = ".base.params.predictor['weight']"
 COUNTS = ".counts"
 

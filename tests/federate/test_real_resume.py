@@ -2,15 +2,22 @@
 
 import os
 import signal
+import ssl
 import subprocess
+import tomllib
 from pathlib import Path
 
+import httpx
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest
 from real import server_events, until, write
 
 from fedgen.federate.compare import differences
 from fedgen.federate.folders import Place, new_folder, write_keys, write_server, write_site
+from fedgen.federate.journal import GATE_JOURNAL, read_journal
+from fedgen.federate.keys import make_site_keys
 from fedgen.federate.processes import Processes, processes_of
-from fedgen.federate.scripts import write_scripts
+from fedgen.federate.scripts import Doors, write_scripts
 from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
 from helpers import small_data, small_setup
 
@@ -24,6 +31,7 @@ def test_resume_after_kills_of_server_and_superlink_with_strangers_at_the_door(t
     with processes_of(place, port) as processes, processes_of(strangers(tmp_path, place, port), port) as others:
         processes.start_superlink()
         processes.register()
+        assert_only_sites_get_through(processes, port)
         for name in ("plaintext", "unregistered", "foreign"):
             others.start_site(name)
 
@@ -66,14 +74,47 @@ def strangers(tmp_path: Path, place: Place, port: int) -> Place:
     theirs = new_folder(tmp_path / "strangers")
     names = ["plaintext", "unregistered", "foreign"]
     write_keys(theirs, names, ["127.0.0.1"])
-    write_scripts(theirs, ["plaintext"], "127.0.0.1", port, f"127.0.0.1:{port}", tls=False)
-    write_scripts(theirs, ["unregistered", "foreign"], "127.0.0.1", port, f"127.0.0.1:{port}", tls=True)
+    address = f"127.0.0.1:{port}"
+    write_scripts(theirs, ["plaintext"], Doors("", port, address))
+    write_scripts(theirs, ["unregistered", "foreign"], Doors(address, port, address))
     for number, name in enumerate(names):
         write_site(theirs, SiteSettings(name=name, number=number, data="data.npz"))
         script = theirs.site(name) / "start.sh"
-        script.write_text(script.read_text().rstrip() + " --max-retries 1\n")
+        impatient = script.read_text().replace('"$@"', "--max-retries 1").replace("FEDGEN_TRIES:-10", "FEDGEN_TRIES:-1")
+        script.write_text(impatient)
     (theirs.site("unregistered") / "ca.crt").write_bytes((place.authority / "ca.crt").read_bytes())
     return theirs
+
+
+def assert_only_sites_get_through(processes: Processes, port: int) -> None:
+    """With nothing but ca.crt: what SuperLink itself lets anyone do, and the gate does not."""
+    server = processes.place.server
+    behind = tomllib.loads((server / "flower/config.toml").read_text())["superlink"]["federation"]["address"]
+    trusted = ssl.create_default_context(cafile=server / "ca.crt")
+    _, public = make_site_keys()
+    key = load_ssh_public_key(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    requests = {
+        "list-nodes": ListNodesRequest(),
+        "register-node": RegisterNodeRequest(public_key=key, name="intruder"),
+        "list-runs": ListRunsRequest(),
+    }
+    with httpx.Client(verify=trusted, trust_env=False) as client:
+        for name, request in requests.items():
+            for address, status in ((f"127.0.0.1:{port}", 403), (behind, 200)):
+                answer = client.post(
+                    f"https://{address}/v1/control/{name}",
+                    content=request.SerializeToString(),
+                    headers={"content-type": "application/protobuf", "accept": "application/protobuf"},
+                )
+                assert answer.status_code == status, f"{name} at {address}: {answer.text}"
+        nodes = client.post(
+            f"https://{behind}/v1/control/list-nodes",
+            content=b"",
+            headers={"content-type": "application/protobuf", "accept": "application/protobuf"},
+        )
+    assert b"intruder" in nodes.content, "SuperLink would have taken it"
+    refused = [e["reason"] for e in read_journal(server / GATE_JOURNAL) if e["event"] == "refused"]
+    assert refused == [f"POST /v1/control/{name}" for name in requests]
 
 
 def assert_refused(others: Processes) -> None:
@@ -86,7 +127,7 @@ def assert_refused(others: Processes) -> None:
             raise AssertionError(f"{name} was not refused: {others.log(name).read_text()[-500:]}") from None
         said[name] = others.log(name).read_text()
     assert "CERTIFICATE_VERIFY_FAILED" in said["foreign"]
-    assert "Failed to initialize the connection" in said["unregistered"]
+    assert "refused by the gate: the key is not registered" in said["unregistered"].replace("\n", " ")
     assert "Failed to initialize the connection" in said["plaintext"]
 
 

@@ -1,5 +1,7 @@
 """Rounds that are tried again, and settings that cannot work."""
 
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from local_federation import local_federation
 from local_grid import Tamper
 
 from fedgen.errors import FedgenError
+from fedgen.federate import replies
+from fedgen.federate.apps import what_the_server_hears
 from fedgen.federate.folders import Place, write_server
-from fedgen.federate.journal import Journal, read_journal
+from fedgen.federate.journal import GATE_JOURNAL, Journal, read_journal
 from fedgen.federate.keys import make_site_keys
 from fedgen.federate.server import Server
 from fedgen.federate.settings import ServerSettings, read_settings
@@ -204,6 +208,7 @@ def test_models_are_tested_by_one_program(tmp_path: Path) -> None:
         ({"sites": ("one",)}, "names 1 sites, but the configuration has 2 users"),
         ({"sites": ("one", "one")}, "names a site twice"),
         ({"test": ""}, "fedensemble predicts at the server"),
+        ({"max_message": 1000}, "raise max_message"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason: str, tmp_path: Path) -> None:
@@ -213,3 +218,69 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason:
     write_server(Place(tmp_path), good.model_copy(update=settings))
     with pytest.raises(FedgenError, match=reason):
         Server(tmp_path / "fedgen-federation", tmp_path / "server", "other", grid, server.journal)
+
+
+def test_a_site_with_another_number_than_the_server_thinks_is_told_so(tmp_path: Path) -> None:
+    """Draws depend on the number: with a wrong one, a site would train on others' draws without anybody's notice."""
+    setup = small_setup("fedavg", users=2, active=2, rounds=1)
+    server, grid = local_federation(tmp_path, setup, min_sites=1)
+    grid.sites[1].settings = grid.sites[1].settings.model_copy(update={"number": 0})
+    server.run()
+    (failed,) = [e for e in read_journal(server.journal.path) if e["event"] == "failed"]
+    assert failed["site"] == "site-1"
+    assert "site.toml of site-1 says number = 0, but in the server's list of sites it is number 1" in failed["reason"]
+
+
+def test_errors_of_a_site_tell_the_server_nothing_private() -> None:
+    hears = what_the_server_hears
+    assert hears(ValueError("patient 7 in /data/x.npz")) == "ValueError; the site's own log.jsonl says more"
+    assert hears(FedgenError("/home/ann/x.npz: training labels are 3 to 9; the federation has 0 to 4")) == (
+        "(a path) training labels are 3 to 9; the federation has 0 to 4"
+    )
+    assert hears(FedgenError("model 'mine:build' cannot be imported: No module named 'mine'")).startswith("model 'mine")
+
+
+def test_a_reply_that_never_arrives_whole_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower announces a reply before all of it is there, and then waits for the rest, for minutes."""
+    monkeypatch.setattr(replies, "_PATIENCE", 0.1)
+    setup = small_setup("fedavg", users=3, active=3, rounds=1)
+    server, grid = local_federation(tmp_path, setup, round_timeout=3.0)
+    ends = threading.Event()
+    pull = grid.pull_messages
+
+    def stuck(message_ids: Iterable[str]) -> Iterable[Message]:
+        found = list(pull(message_ids))
+        if any(m.metadata.src_node_id == 1000 for m in found):
+            ends.wait(60)
+        return found
+
+    monkeypatch.setattr(grid, "pull_messages", stuck)
+    try:
+        server.run()
+    finally:
+        ends.set()
+    events = read_journal(server.journal.path)
+    assert [e["site"] for e in events if e["event"] == "failed"] == ["site-0"]
+    (done,) = [e for e in events if e["event"] == "done"]
+    assert sorted(done["sites"]) == ["site-1", "site-2"]
+
+
+def test_what_the_gate_found_too_large_is_a_strike_against_the_site_that_sent_it(tmp_path: Path) -> None:
+    setup = small_setup("fedavg", users=3, active=3, rounds=2)
+    gate = Journal(tmp_path / "server" / GATE_JOURNAL)
+    gate.write("refused", status=413, site="site-1", reason="of an earlier run")
+
+    def too_large(site: int, message: Message, content: RecordDict) -> RecordDict | None:
+        if site != 2:
+            return content
+        gate.write("refused", status=502, site="site-0", reason="SuperLink does not answer")
+        gate.write("refused", status=413, site="site-2", reason="a message of more than 9 bytes")
+        return None
+
+    server, _ = local_federation(tmp_path, setup, too_large, strikes=1)
+    server.run()
+    events = read_journal(server.journal.path)
+    (refused,) = [e for e in events if e["event"] == "refused"]
+    assert (refused["site"], refused["reason"]) == ("site-2", "the gate refused it: a message of more than 9 bytes")
+    assert [e["site"] for e in events if e["event"] == "excluded"] == ["site-2"]
+    assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-0", "site-1"]] * 2

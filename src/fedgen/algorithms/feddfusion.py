@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedgen.algorithms.fedavg import Server, Upload, averaging, taken
+from fedgen.core.aggregate import combine
 from fedgen.core.contract import Algorithm, Array, Count, Federation, Params, Round, Scalar, Task, Tree
 from fedgen.core.losses import infer, kl
 from fedgen.core.optimise import descend
@@ -63,7 +64,7 @@ def feddfusion(
             average.statistics,
             optimizer,
             optimizer.init(average.params),
-            (keys, jnp.mean(logits, axis=0)),
+            (keys, jnp.mean(logits, axis=0) if federation.aggregation == "mean" else combine(logits, None, federation)),
         )
         return Server(params, statistics), {**metrics, "distillation_loss": jnp.mean(losses)}
 

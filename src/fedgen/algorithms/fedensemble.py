@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fedgen.algorithms.fedavg import Server as AverageServer
 from fedgen.algorithms.fedavg import Upload, fedavg, taken
+from fedgen.core.aggregate import combine_given
 from fedgen.core.contract import Algorithm, Array, Federation, Params, Round, Task, Tree
 from fedgen.core.losses import infer
 from fedgen.errors import FedgenError
@@ -51,6 +52,13 @@ def fedensemble(task: Task, federation: Federation, *, members: Literal["all", "
         ), metrics
 
     def predict_global(server: Server, x: Array) -> Array:
+        if federation.aggregation != "mean":
+            logits = jax.lax.map(
+                lambda of_user: infer(task.model, of_user[0], of_user[1], x), (server.params, server.statistics)
+            )
+            given = jnp.broadcast_to(server.member[:, None] > 0, logits.shape[:2])
+            return combine_given(logits, given, federation)
+
         def add(total: Array, user: tuple[Params, Tree, Array]) -> tuple[Array, None]:
             params, statistics, member = user
             # Users not heard of yet hold the initial model, which counts nothing.

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from fedgen.algorithms.fedavg import fedavg, taken
+from fedgen.core.aggregate import combine_given
 from fedgen.core.contract import Algorithm, Array, Batch, Clock, Count, Federation, Params, Round, Scalar, Task, Tree
 from fedgen.core.losses import cross_entropy, diversity_loss, kl, label_weights, supervised, teacher_loss
 from fedgen.core.optimise import descend
@@ -153,6 +154,13 @@ def fedgen(
         predictors = taken(server.base, uploads.base, federation)[0].predictor
         lam = label_weights(counts) if weights == "counts" else jnp.full_like(counts, 1 / counts.shape[0])
 
+        def robust_loss(logits: Array, y: Array) -> Array:
+            """The same with each user counting once: a few cannot outweigh the others by their counts or logits."""
+            heard = (counts > counts_start)[:, y] | (weights == "equal")  # [user, sample]
+            if teacher == "logits":
+                return jnp.mean(cross_entropy(combine_given(logits, heard, federation), y))
+            return jnp.mean(combine_given(cross_entropy(logits, y[None])[..., None], heard, federation))
+
         def draw(key: Array) -> tuple[Array, Array]:
             y = jnp.sort(draw_labels(key, generator_batch, target(prior)))  # sorted for diversity_loss
             return y, draw_noise(key, (generator_batch, noise_size), noise)
@@ -161,7 +169,8 @@ def fedgen(
             y, eps = drawn
             z, statistics = generate(Generator(params, statistics), eps, y, classes, True)
             logits = jax.vmap(lambda p: model.predict(p, z))(predictors)
-            fit = teacher_loss(logits, lam[:, y], y, teacher)
+            mean = federation.aggregation == "mean"
+            fit = teacher_loss(logits, lam[:, y], y, teacher) if mean else robust_loss(logits, y)
             return fit + eta * diversity_loss(z, eps, y, diversity), statistics
 
         draws = jax.vmap(draw)(jax.random.split(stream(round.key, "generator"), generator_steps))

@@ -33,10 +33,10 @@ def server_app(app: Path) -> ServerApp:
         if not folder:
             raise FedgenError(f"set {SERVER_VARIABLE} to the server's folder before starting flower-superlink")
         name = str(context.run_config.get("run", "run"))
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
-            raise FedgenError(f"the run is called {name!r}; use letters, digits, '-', '_' and '.'")
         journal = Journal(Path(folder) / "log.jsonl", run=name)
         try:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+                raise FedgenError(f"the run is called {name!r}; use letters, digits, '-', '_' and '.'")
             Server(app, Path(folder), name, grid, journal).run()
         except Exception as error:
             reason = str(error) if isinstance(error, FedgenError) else f"{type(error).__name__}: {error}"
@@ -52,7 +52,10 @@ def client_app(app: Path) -> ClientApp:
 
     @flower.query()
     def query(message: Message, context: Context) -> Message:
-        name = read_settings(_folder(context) / "site.toml", SiteSettings).name
+        try:
+            name = read_settings(_folder(context) / "site.toml", SiteSettings).name
+        except FedgenError as error:
+            raise FedgenError(what_the_server_hears(error)) from None
         return Message(RecordDict({"site": ConfigRecord({"name": name})}), reply_to=message)
 
     @flower.train()
@@ -75,7 +78,14 @@ def _answer(message: Message, context: Context, app: Path, *, train: bool) -> Me
         return Message(answer(Site(folder, app), message, journal, train=train), reply_to=message)
     except Exception as error:
         journal.write("failed", reason=f"{type(error).__name__}: {error}")
-        raise
+        raise FedgenError(what_the_server_hears(error)) from None
+
+
+def what_the_server_hears(error: Exception) -> str:
+    """Our own sentences, without places; of other errors only the kind, since their text may hold anything."""
+    if isinstance(error, FedgenError | RefusedError):
+        return re.sub(r"\S*[/\\]\S*", "(a path)", str(error))
+    return f"{type(error).__name__}; the site's own log.jsonl says more"
 
 
 def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> RecordDict:
@@ -85,13 +95,18 @@ def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> Re
     content = wire.records(message, {"broadcast": ArrayRecord, "about": ConfigRecord})
     about = content["about"]
     run, number = wire.field(about, "run", str), wire.field(about, "round", int)
-    ticket = wire.field(about, "ticket", str)
+    ticket, place = wire.field(about, "ticket", str), wire.field(about, "site", int)
+    if place != site.settings.number:
+        raise FedgenError(
+            f"site.toml of {site.settings.name} says number = {site.settings.number}, but in the server's list of sites"
+            f" it is number {place}"
+        )
     broadcast = wire.decode(content["broadcast"], site.plan.forms.broadcast)
     journal.write(
         "train" if train else "evaluate",
         run=run, round=number, after=site.last_round(run, number), received=wire.size(message.content), pid=os.getpid(),
     )  # fmt: skip
-    echo = ConfigRecord({"run": run, "round": number, "ticket": ticket})
+    echo = ConfigRecord({"run": run, "round": number, "site": place, "ticket": ticket})
     private = site.plan.config.dp_noise > 0  # loss and scores have no noise on them: the site keeps them to itself
     if not train:
         score = site.evaluate(run, number, broadcast) if site.settings.evaluate else None

@@ -13,7 +13,7 @@ from fedgen.federate.folders import (
     write_server,
     write_site,
 )
-from fedgen.federate.scripts import write_scripts
+from fedgen.federate.scripts import Doors, write_scripts
 from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings
 from fedgen.files import write_whole
 
@@ -24,14 +24,15 @@ What is learned and how: `{app}/config.toml`. What the data looks like: `{app}/t
 
 ## At the server ({host})
 
-SuperLink listens on {bind}:{port}. Whoever reaches that port can register sites and run programs here: Flower's
-control interface on it asks for no password. Never open it to others as it is; let sites in by a proxy that passes
-`/v1/fleet/` only (docs/federation.md has an example), which they reach as {host}:{port}.
+The gate listens on {bind}, port {port}, and lets through what sites need and nothing else: open the firewall for it,
+best for the sites' addresses only. SuperLink listens behind it on 127.0.0.1:{inner}. Whoever reaches *that* port can
+register sites and run programs here, since Flower's control interface on it asks for no password: never open it to
+others, and let nobody have an account on this machine whom you would not let do that.
 
 `server/` stays here, and so does `authority/`, whose key is needed only to make another server certificate: put it
 away safely. Install `pip install 'fedgen[{extras}]'`, then
 
-    server/superlink.sh          # keep it running; sites connect to it
+    server/superlink.sh          # SuperLink and the gate: keep it running; gate.jsonl says what was refused
     server/register.sh           # once, while SuperLink runs
     server/run.sh                # start a run, or continue it after an interruption; server/log.jsonl says what happens
 
@@ -57,21 +58,26 @@ def begin(
     *,
     host: str,
     port: int,
-    bind: str = "127.0.0.1",
+    bind: str,
+    superlink_port: int,
 ) -> Place:
-    """A new folder with an app, a server that listens on `bind`, and its sites, which reach it as `host`."""
+    """A new folder with an app, a server whose gate listens on `bind`, and its sites, which reach it as `host`."""
     place, names = new_folder(path), list(settings.sites)
     write_app(place, config, task)
     write_server(place, settings)
     for number, name in enumerate(names):
         write_site(place, SiteSettings(name=name, number=number, data="data.npz"))
     write_keys(place, names, [host, *(h for h in ("localhost", "127.0.0.1") if h != host)])
-    write_connection(place, f"127.0.0.1:{port}", tls=True)
-    write_scripts(place, names, bind, port, f"{host}:{port}", tls=True)
+    write_connection(place, f"127.0.0.1:{superlink_port}", tls=True)
+    write_scripts(place, names, Doors(f"{_bracketed(bind)}:{port}", superlink_port, f"{_bracketed(host)}:{port}"))
     extras = "flower,privacy" if config.dp_noise else "flower"
     listed = ", ".join(names)
     text = _README.format(
-        extras=extras, count=len(names), app=APP, host=host, port=port, bind=bind, sites=listed
+        extras=extras, count=len(names), app=APP, host=host, port=port, bind=bind, inner=superlink_port, sites=listed
     )  # fmt: skip
     write_whole(place.root / "README.md", text.encode())
     return place
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

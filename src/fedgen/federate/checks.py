@@ -25,7 +25,7 @@ def checked_update(
     config: RunConfig,
 ) -> tuple[Tree, float | None]:
     """The upload and the training loss in a reply that is in order in every respect."""
-    _check_size(reply, nbytes(form) + _SLACK * (1 + len(named(form))))
+    _check_size(reply, largest_update(form))
     content = wire.records(reply, {"upload": ArrayRecord, "about": ConfigRecord, "metrics": MetricRecord})
     _check_question(content["about"], question)
     upload = wire.decode(content["upload"], form)
@@ -40,6 +40,11 @@ def checked_update(
     if loss is not None and not (isinstance(loss, float) and abs(loss) <= _MOST):
         raise RefusedError("its loss is not a finite number of 32 bits")
     return upload, loss
+
+
+def largest_update(form: Tree) -> int:
+    """The bytes of a message with an upload of this form, names and the rest included."""
+    return nbytes(form) + _SLACK * (1 + len(named(form)))
 
 
 def checked_score(reply: Message, question: ConfigRecord) -> dict[str, float]:

@@ -11,7 +11,7 @@ from fedgen.federate.divide import deal_out, needs_proxy
 from fedgen.federate.folders import Place, write_connection, write_keys
 from fedgen.federate.journal import read_journal
 from fedgen.federate.processes import Processes, free_port, processes_of
-from fedgen.federate.scripts import write_scripts
+from fedgen.federate.scripts import Doors, write_scripts
 from fedgen.federate.settings import ServerSettings
 from fedgen.simulate.setup import Setup
 
@@ -21,18 +21,19 @@ _PATIENCE = 300.0  # seconds without any event, beyond the time of a round, afte
 
 
 def write_federation(place: Place, setup: Setup, dataset: Dataset, settings: ServerSettings, *, tls: bool) -> int:
-    """All folders of a federation on this machine; gives the port of its SuperLink."""
+    """All folders of a federation on this machine; gives the port at which its server answers when it is up."""
     proxy = "proxy.npz" if needs_proxy(setup) else ""
     settings = settings.model_copy(
         update={"authenticated": tls, "test": "test.npz", "proxy": proxy, "keep_rounds": True, "poll": 0.2}
     )
     port, names = free_port(), list(settings.sites)
+    superlink = free_port() if tls else port
     address = f"127.0.0.1:{port}"
     deal_out(place, setup, dataset.scale, settings)
     if tls:
         write_keys(place, names, _LOOPBACK)
-    write_connection(place, address, tls)
-    write_scripts(place, names, "127.0.0.1", port, address, tls)
+    write_connection(place, f"127.0.0.1:{superlink}", tls)
+    write_scripts(place, names, Doors(address if tls else "", superlink, address))
     return port
 
 

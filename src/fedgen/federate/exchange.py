@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
 from fedgen.federate.journal import Journal
+from fedgen.federate.replies import GateNews, Replies
 from fedgen.federate.roster import Roster, wait_until
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import RefusedError
@@ -21,8 +22,11 @@ Answer = TypeVar("Answer")
 class Exchange:
     """The server's side of the wire. A site that fails or misbehaves costs its own answer and nothing else."""
 
-    def __init__(self, grid: Grid, settings: ServerSettings, journal: Journal, keys: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, grid: Grid, settings: ServerSettings, journal: Journal, keys: Mapping[str, bytes], gate: GateNews
+    ) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
+        self._replies, self._gate = Replies(grid), gate
         self.roster = Roster(grid, settings, journal, keys)
         self.strikes: dict[str, int] = {}  # by the name of the site
         self._lost: dict[int, tuple[str, int]] = {}  # by site: its arrival, and the round in which it did not answer
@@ -72,9 +76,10 @@ class Exchange:
         """The sites' answers within the round's time; `take` checks one, and refuses what does not fit."""
         waiting: dict[str, tuple[int, ConfigRecord]] = {}
         timeout = self._settings.round_timeout
+        self._gate.too_large()  # what concerned earlier questions
         for site, node in sites.items():
             # Each question has a ticket of its own, which an answer must repeat.
-            question = ConfigRecord({"run": run, "round": number, "ticket": secrets.token_hex(8)})
+            question = ConfigRecord({"run": run, "round": number, "site": site, "ticket": secrets.token_hex(8)})
             content = RecordDict({"broadcast": arrays, "about": question})
             # One by one: each holds the same arrays, and together they may be more than a request can carry.
             message = Message(content, node, kind, ttl=timeout + _LATE, group_id=str(number))
@@ -86,7 +91,7 @@ class Exchange:
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + timeout
         while waiting:
-            for reply in self._grid.pull_messages(list(waiting)):
+            for reply in self._replies.take(list(waiting)):
                 if reply.metadata.reply_to_message_id not in waiting:
                     continue
                 site, question = waiting.pop(reply.metadata.reply_to_message_id)
@@ -101,6 +106,11 @@ class Exchange:
                     self._strike(site, number, f"it cannot be taken: {type(error).__name__}: {error}"[:300])
                 else:
                     self._journal.write("answered", kind=kind, round=number, site=self.roster.name(site))
+            refused = self._gate.too_large()
+            for message_id, (site, _) in list(waiting.items()):
+                if reason := refused.get(self.roster.name(site)):
+                    del waiting[message_id]
+                    self._strike(site, number, f"the gate refused it: {reason}")
             if waiting and not wait_until(deadline, self._settings.poll):
                 break
         for site, _ in waiting.values():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from fedgen.config import RunConfig, to_toml, toml_value
+from fedgen.config import RunConfig, to_commented_toml, toml_value
 from fedgen.errors import FedgenError
 from fedgen.federate import keys
 from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings, check_config
@@ -13,6 +13,21 @@ from fedgen.files import write_whole
 
 APP = "fedgen-federation"
 CONNECTION = "federation"  # what the server's Flower configuration calls its SuperLink
+# What divides one dataset among users: sites have their data already. Left out of config.toml unless it was set.
+_OF_A_SIMULATION = (
+    "data_dir",
+    "user_file",
+    "partition",
+    "partition_file",
+    "alpha",
+    "train_fraction",
+    "class_limit",
+    "proxy_limit",
+    "seeds",
+    "evaluate_on",
+    "validation",
+    "score_users",
+)
 _MODULE = '''"""{what}; it is in the installed package, and this folder holds its settings."""
 
 from pathlib import Path
@@ -71,7 +86,11 @@ def write_app(place: Place, config: RunConfig, task: TaskSettings) -> None:
     """The folder that `flwr run` takes. It travels to the sites, so nothing secret belongs into it."""
     check_config(config)
     write_whole(place.app / "pyproject.toml", _PYPROJECT.encode())
-    write_whole(place.app / "config.toml", to_toml(without_places(config)).encode())
+    known = without_places(config)
+    unsaid = {key for key in _OF_A_SIMULATION if getattr(known, key) == RunConfig.model_fields[key].default}
+    if "alpha" not in unsaid:
+        unsaid.discard("partition")
+    write_whole(place.app / "config.toml", to_commented_toml(known, unsaid).encode())
     write_whole(place.app / "task.toml", commented(task).encode())
     package = place.app / "fedgen_federation"
     write_whole(package / "__init__.py", b'"""A federation of FedGen."""\n')

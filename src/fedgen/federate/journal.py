@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+GATE_JOURNAL = "gate.jsonl"  # the gate's, in the server's folder; the server's and the sites' are log.jsonl
+
 
 class Journal:
     """A file of events, appended to and never rewritten. It holds no keys and no samples."""

@@ -2,6 +2,7 @@
 
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 from fedgen.federate.folders import APP, CONNECTION, Place
 from fedgen.files import write_whole
@@ -12,24 +13,68 @@ umask 077
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.2}" FLWR_HOME="$PWD/flower"
 """
+# SuperLink counts a site as connected for a minute after it was cut off, and refuses a second connection.
+_PERSISTENT = """\
+tries=0 child=
+end() { kill "$child" 2>/dev/null; wait "$child"; exit 0; }
+trap end INT TERM
+while :; do
+  began=$(date +%s)
+  COMMAND "$@" &
+  child=$!
+  wait "$child"
+  code=$?
+  [ "$code" -eq 0 ] && exit 0
+  [ $(($(date +%s) - began)) -gt 300 ] && tries=0
+  tries=$((tries + 1))
+  if [ "$tries" -ge "${FEDGEN_TRIES:-10}" ]; then
+    echo "start.sh: not connected after $tries tries (the reasons are above); giving up"
+    exit "$code"
+  fi
+  echo "start.sh: SuperNode ended with code $code. After a crash the server takes a site back only when it has" \\
+    "missed it for about a minute: trying again in ${FEDGEN_PAUSE:-10} seconds ($tries of ${FEDGEN_TRIES:-10})"
+  sleep "${FEDGEN_PAUSE:-10}" &
+  child=$!
+  wait "$child"
+done
+"""
 
 
-def write_scripts(place: Place, sites: list[str], bind: str, port: int, address: str, tls: bool) -> None:
-    """Scripts for the server, which listens on `bind`:`port`, and for the sites, which reach it at `address`."""
-    certificates = "--insecure"
-    if tls:
-        certificates = (
-            "--ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key --enable-supernode-auth"
-        )
-    _write(
-        place.server / "superlink.sh",
-        "Start SuperLink, to which the sites connect; it also runs the server's half of the app.",
-        f"""\
-        export FEDGEN_SERVER="$PWD"
-        exec flower-superlink --host {bind} --port {port} --database superlink.sqlite \\
-          --disable-runtime-dependency-installation {certificates}
-        """,
+class Doors(NamedTuple):
+    """Where a server is reached."""
+
+    listen: str  # HOST:PORT at which the gate listens; empty: there is none, and SuperLink is reached directly
+    superlink: int  # SuperLink's port on the loopback interface
+    address: str  # what sites connect to
+
+
+def write_scripts(place: Place, sites: list[str], doors: Doors) -> None:
+    """Scripts for the server and for the sites; with a gate there are certificates and keys, too."""
+    tls = bool(doors.listen)
+    command = (
+        f"flower-superlink --host 127.0.0.1 --port {doors.superlink} --database superlink.sqlite"
+        " --disable-runtime-dependency-installation"
     )
+    if tls:
+        _write(
+            place.server / "superlink.sh",
+            "Start SuperLink, which runs the server's half of the app, and the gate, through which sites reach it.",
+            f"""\
+            export FEDGEN_SERVER="$PWD"
+            exec fedgen federate gate --listen "{doors.listen}" --superlink 127.0.0.1:{doors.superlink} -- \\
+              {command} \\
+              --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key --enable-supernode-auth
+            """,
+        )
+    else:
+        _write(
+            place.server / "superlink.sh",
+            "Start SuperLink, to which the sites connect; it also runs the server's half of the app.",
+            f"""\
+            export FEDGEN_SERVER="$PWD"
+            exec {command} --insecure
+            """,
+        )
     if tls:
         registered = "\n".join(
             f"flwr supernode register keys/{n}.pub {CONNECTION} --name {n} || failed=1" for n in sites
@@ -51,10 +96,11 @@ def write_scripts(place: Place, sites: list[str], bind: str, port: int, address:
         _write(
             place.site(name) / "start.sh",
             "Connect this site to the server; Ctrl-C disconnects it.",
-            f"""\
-            exec flower-supernode --superlink {address} {trust} \\
-              --port "${{{PORT_VARIABLE}:-9094}}" --node-config "folder=\\"$PWD\\""
-            """,
+            _PERSISTENT.replace(
+                "COMMAND",
+                f"flower-supernode --superlink {doors.address} {trust} \\\n"
+                f'    --port "${{{PORT_VARIABLE}:-9094}}" --node-config "folder=\\"$PWD\\""',
+            ),
         )
 
 

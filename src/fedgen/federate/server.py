@@ -25,12 +25,13 @@ from fedgen.core.trees import all_finite, stack
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
-from fedgen.federate.checks import checked_score, checked_update
+from fedgen.federate.checks import checked_score, checked_update, largest_update
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.exchange import Exchange
 from fedgen.federate.forms import Plan
-from fedgen.federate.journal import Journal
+from fedgen.federate.journal import GATE_JOURNAL, Journal
 from fedgen.federate.keys import public_keys
+from fedgen.federate.replies import GateNews
 from fedgen.federate.settings import ServerSettings, Shared, read_settings
 from fedgen.federate.site_data import checked_samples, checked_shape
 from fedgen.privacy import guarantee
@@ -67,6 +68,10 @@ class Server:
         samples = 0 if self._proxy is None else len(self._proxy)
         task = self.shared.task_with(self.settings.model, self.settings.model_options, folder, proxy_samples=samples)
         self.plan = Plan(self.config, task)
+        if (due := largest_update(self.plan.forms.upload)) > self.settings.max_message:
+            raise FedgenError(
+                f"sites send messages of up to {due:,} bytes: raise max_message in server.toml, then restart"
+            )
         self._algorithm = self.plan.configure(self.plan.hyper)[0]
         guarantee(self.config, 1)  # whether there is an accountant, where one is needed
         if self._test is None and self._algorithm.predict_received is None:
@@ -78,7 +83,8 @@ class Server:
         fresh = not (self.path / "config.toml").exists()
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
         self.journal = journal
-        self.exchange = Exchange(grid, self.settings, self.journal, public_keys(folder / "keys"))
+        keys, gate = public_keys(folder / "keys"), GateNews(folder / GATE_JOURNAL)
+        self.exchange = Exchange(grid, self.settings, self.journal, keys, gate)
         self.records: list[Record] = []
 
     def run(self) -> dict[str, Any]:

@@ -55,6 +55,9 @@ class ServerSettings(BaseModel):
     )
     strikes: Positive = Field(default=3, description="refused messages after which a site is excluded")
     max_update: Rate = Field(default=10.0, description="longest update, in lengths of the model it changes (plus one)")
+    max_message: Positive = Field(
+        default=100_000_000, description="the most bytes of one message of a site; the gate lets no more through"
+    )
     max_samples: Positive = Field(default=1_000_000, description="the most samples that a site may claim to have")
     rest: WholeNumber = Field(
         default=5, description="rounds until a silent site is asked again, unless it reconnects before"
