@@ -357,7 +357,7 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
     return notes
 
 
-def caveats(table: Table) -> list[str]:
+def caveats(table: Mapping[str, Any]) -> list[str]:
     """What must stand beside a table wherever it is shown."""
     others = set(table.get("versions", ())) - {__version__}
     computed = [f"Computed by version {' and '.join(sorted(others))}; this is {__version__}."] if others else []
