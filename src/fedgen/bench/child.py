@@ -81,30 +81,33 @@ def missing(*modules: str) -> str | None:
 def command(arguments: Sequence[str], folder: Path, cache: Path) -> dict[str, Any]:
     """Run `fedgen run` once: seconds until its first record and to its end, and its peak memory in bytes."""
     start = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedgen", "run", *arguments, "--out", str(folder)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    metrics, first = folder / "metrics.jsonl", None
-    while first is None and process.poll() is None:
-        if metrics.exists() and metrics.stat().st_size > 0:
-            first = time.monotonic() - start
-        time.sleep(0.02)
-    assert process.stderr is not None
-    said = process.stderr.read().decode(errors="replace")
-    peak = _wait(process)
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedgen", "run", *arguments, "--out", str(folder)],
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        )
+        metrics, first, peak = folder / "metrics.jsonl", None, None
+        while process.poll() is None:
+            if first is None and metrics.exists() and metrics.stat().st_size > 0:
+                first = time.monotonic() - start
+            peak = _peak_memory(process.pid) or peak
+            time.sleep(0.02)
+        log.seek(0)
+        said = log.read().decode(errors="replace")
     if process.returncode or first is None:
         raise FedgenError(f"fedgen run ended with {process.returncode}: {said.strip()[-200:]}")
     return {"first_round": first, "total": time.monotonic() - start, "peak_bytes": peak}
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int | None:
-    """Wait for the end; the peak of the resident memory where the system tells it."""
-    if process.returncode is not None or not hasattr(os, "wait4"):
-        process.wait()
+def _peak_memory(pid: int) -> int | None:
+    """The peak of a process's resident memory so far, where the system tells it.
+
+    Not what `wait4` tells when it has ended: on Linux a process inherits the peak of the one that started it.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    except OSError:
         return None
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
