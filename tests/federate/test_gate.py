@@ -12,6 +12,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.protobuf import translation
 
@@ -233,17 +236,53 @@ def test_what_is_too_large_is_refused_before_it_is_read_and_written_down_with_it
         with gate.client() as client:
             return client.post(target, content=bytes(size), headers=gate.headers(site)).status_code
 
+    def announce() -> int:
+        with gate.client() as client:
+            return client.post(PUSH_MESSAGE, content=_pushed(), headers=gate.headers()).status_code
+
     assert push(HEARTBEAT, 2_000_000) == 413
     assert push(PUSH_OBJECT, 7_000_000, "south") == 413
     assert not gate.seen
     # A message that comes in many pieces: the one that makes it too large is refused, and so are those after it.
-    assert push(PUSH_MESSAGE, 100) == 200
+    assert announce() == 200
     assert [push(PUSH_OBJECT, 4_000_000) for _ in range(4)] == [200, 200, 413, 413]
     assert push(PUSH_OBJECT, 4_000_000, "south") == 200, "which is another site"
-    assert push(PUSH_MESSAGE, 100) == 200
+    assert announce() == 200
     assert push(PUSH_OBJECT, 4_000_000) == 200, "the next message"
     assert [(e["site"], e["status"]) for e in gate.refused] == [("north", 413), ("south", 413)] + [("north", 413)] * 2
     assert "10,000,000" in gate.refused[-1]["reason"]
+
+
+def _pushed(answers: str = "question", sender: int = 7, receiver: int = 1, messages: int = 1, trees: int = 1) -> bytes:
+    metadata = Metadata(run_id=1, src_node_id=sender, dst_node_id=receiver, reply_to_message_id=answers)
+    request = PushMessagesRequest(
+        node=Node(node_id=7),
+        messages_list=[Message(metadata=metadata)] * messages,
+        message_object_trees=[ObjectTree(object_id="root")] * trees,
+    )
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _pushed(answers=""),  # an instruction: SuperLink takes it for the server's if the sender says so
+        _pushed(answers="", sender=1, receiver=8),
+        _pushed(receiver=8),
+        _pushed(sender=8),
+        _pushed(messages=2),
+        _pushed(messages=0),
+        _pushed(trees=2),
+        b"\x00" * 10,
+    ],
+)
+def test_a_site_sends_its_own_answers_to_the_server_and_nothing_else(body: bytes, gate: Fixture) -> None:
+    with gate.client() as client:
+        assert client.post(PUSH_MESSAGE, content=body, headers=gate.headers()).status_code in (400, 403)
+        assert not gate.seen
+        assert client.post(PUSH_MESSAGE, content=_pushed(), headers=gate.headers()).status_code == 200
+    assert gate.seen[0].endswith(_pushed())
+    assert [e["site"] for e in gate.refused] == ["north"]
 
 
 def test_who_does_not_speak_tls_or_trusts_another_authority_hears_nothing(gate: Fixture) -> None:

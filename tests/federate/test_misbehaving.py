@@ -1,7 +1,7 @@
 """A site's message that is not what was due is refused, with the reason, and changes nothing."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from local_federation import local_federation
 
 from fedgen.core.trees import nbytes
 from fedgen.federate import wire
-from fedgen.federate.checks import checked_score, checked_update
+from fedgen.federate.checks import _check_variances, checked_score, checked_update
 from fedgen.federate.forms import Plan
 from fedgen.federate.journal import read_journal
 from fedgen.federate.settings import ServerSettings
@@ -194,13 +194,15 @@ def test_counts_of_more_than_the_draws_are_refused_whatever_they_add_up_to(priva
         ({"correct": -1, "total": 10, "correct_seen": 1, "total_seen": 1, "matching": 50.0}, "negative"),
         ({"correct": 1, "total": 10, "correct_seen": 1, "total_seen": 1, "matching": float("inf")}, "not finite"),
         ({"correct": 1}, "does not have the numbers"),
+        ({"correct": 1e308, "total": 1e308, "correct_seen": 1e308, "total_seen": 1e308, "matching": 1.0}, "1e.308"),
+        ({"correct": 1, "total": 1e18, "correct_seen": 1, "total_seen": 1e18, "matching": 1.0}, "1e.18 samples"),
     ],
 )
 def test_a_false_score_is_refused(score: dict, reason: str) -> None:
     content = RecordDict({"about": ConfigRecord(dict(QUESTION)), "metrics": MetricRecord(score)})
     reply = Message(content, reply_to=Message(RecordDict(), 1, "evaluate"))
     with pytest.raises(RefusedError, match=reason):
-        checked_score(reply, ConfigRecord(dict(QUESTION)))
+        checked_score(reply, ConfigRecord(dict(QUESTION)), 1000)
 
 
 def test_a_site_that_sends_poison_changes_nothing_and_is_excluded(tmp_path: Path) -> None:
@@ -249,6 +251,41 @@ def test_a_message_that_nobody_foresaw_costs_its_sender_a_strike(tmp_path: Path,
     assert [(e["site"], e["reason"]) for e in refused] == [
         ("site-1", "it cannot be taken: MemoryError: a surprise")
     ] * 2  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["bytes", "another question"])
+def test_a_reply_that_cannot_be_unpacked_or_names_another_question_costs_a_strike(
+    way: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Flower unpacks what a site sent while it is fetched, and believes the site about what it answers."""
+    server, grid = local_federation(tmp_path, small_setup("fedavg", users=3, active=3, rounds=2))
+    pull = grid.pull_messages
+
+    def unpacked(message_ids: Iterable[str]) -> Iterable[Message]:
+        for message in pull(message_ids):
+            if message.metadata.src_node_id == 1001:
+                if way == "bytes":
+                    raise AttributeError("'ArrayChunk' object has no attribute 'metadata'")
+                message.metadata.__dict__["_reply_to_message_id"] = "message-0-of-another-round"
+            yield message
+
+    monkeypatch.setattr(grid, "pull_messages", unpacked)
+    server.run()
+    events = read_journal(server.journal.path)
+    said = {"bytes": "it cannot be unpacked: AttributeError", "another question": "it says that it answers another"}
+    refused = [e for e in events if e["event"] == "refused"]
+    assert [e["site"] for e in refused] == ["site-1", "site-1"]
+    assert all(e["reason"].startswith(said[way]) for e in refused)
+    assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-0", "site-2"]] * 2
+
+
+def test_a_negative_variance_is_refused() -> None:
+    """Averaged, it would make every prediction a NaN, though all that was sent is finite."""
+    sent = {"norm0": {"mean": np.array([-1.0, 2.0]), "variance": np.array([0.0, 2.0])}}
+    _check_variances(sent)
+    sent["norm0"]["variance"][1] = -1e-3
+    with pytest.raises(RefusedError, match="negative variance"):
+        _check_variances(sent)
 
 
 def load(path: Path, plan: Plan) -> object:

@@ -82,10 +82,11 @@ def _answer(message: Message, context: Context, app: Path, *, train: bool) -> Me
 
 
 def what_the_server_hears(error: Exception) -> str:
-    """Our own sentences, without places; of other errors only the kind, since their text may hold anything."""
-    if isinstance(error, FedgenError | RefusedError):
-        return re.sub(r"\S*[/\\]\S*", "(a path)", str(error))
-    return f"{type(error).__name__}; the site's own log.jsonl says more"
+    """Why a site refused the server's message; of all else no text, which may tell of files, labels or samples."""
+    if isinstance(error, RefusedError):
+        return str(error)
+    what = "its data or settings are not in order" if isinstance(error, FedgenError) else type(error).__name__
+    return f"{what}; the site's own log.jsonl says more"
 
 
 def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> RecordDict:
@@ -97,7 +98,7 @@ def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> Re
     run, number = wire.field(about, "run", str), wire.field(about, "round", int)
     ticket, place = wire.field(about, "ticket", str), wire.field(about, "site", int)
     if place != site.settings.number:
-        raise FedgenError(
+        raise RefusedError(
             f"site.toml of {site.settings.name} says number = {site.settings.number}, but in the server's list of sites"
             f" it is number {place}"
         )

@@ -30,6 +30,8 @@ def checked_update(
     _check_question(content["about"], question)
     upload = wire.decode(content["upload"], form)
     _check_counts(upload, settings.max_samples)
+    if not config.dp_noise:  # which may make a small one negative
+        _check_variances(upload)
     for problem, found in (algorithm.check_upload(upload) if algorithm.check_upload else {}).items():
         if bool(found):
             raise RefusedError(problem)
@@ -47,8 +49,8 @@ def largest_update(form: Tree) -> int:
     return nbytes(form) + _SLACK * (1 + len(named(form)))
 
 
-def checked_score(reply: Message, question: ConfigRecord) -> dict[str, float]:
-    """A site's score, in order; empty where the site has nothing to test on."""
+def checked_score(reply: Message, question: ConfigRecord, most: int) -> dict[str, float]:
+    """A site's score on no more than `most` samples, in order; empty where the site has nothing to test on."""
     _check_size(reply, _SLACK)
     content = wire.records(reply, {"about": ConfigRecord, "metrics": MetricRecord})
     _check_question(content["about"], question)
@@ -61,6 +63,8 @@ def checked_score(reply: Message, question: ConfigRecord) -> dict[str, float]:
     if not all(isinstance(v, int | float) and np.isfinite(v) and v >= 0 for v in values):
         raise RefusedError("its score has a number that is negative or not finite")
     right, total, right_seen, total_seen, matching = values
+    if total > most:
+        raise RefusedError(f"its score is of {total:.3g} samples; {most:,} are allowed")
     if not total > 0 or right > total or total_seen > total or right_seen > total_seen or matching > 100:
         raise RefusedError("its score has more right answers than questions")
     return dict(zip(_SCORE, map(float, values), strict=True))
@@ -85,6 +89,13 @@ def _check_counts(upload: Tree, most: int) -> None:
     for place, leaf in named(upload).items():
         if np.issubdtype(leaf.dtype, np.integer) and not 0 <= leaf.min() <= leaf.max() <= most:
             raise RefusedError(f"{place} has counts from {leaf.min()} to {leaf.max()}")
+
+
+def _check_variances(upload: Tree) -> None:
+    """Refuse what would make every prediction of the average a NaN."""
+    for place, leaf in named(upload).items():
+        if place.endswith("['variance']") and leaf.min() < 0:
+            raise RefusedError(f"{place} has a negative variance")
 
 
 def _check_length(upload: Tree, broadcast: Tree, most: float, config: RunConfig) -> None:

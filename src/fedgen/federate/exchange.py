@@ -91,10 +91,14 @@ class Exchange:
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + timeout
         while waiting:
-            for reply in self._replies.take(list(waiting)):
-                if reply.metadata.reply_to_message_id not in waiting:
+            for asked, reply in self._replies.take(list(waiting)):
+                site, question = waiting.pop(asked)
+                if isinstance(reply, Exception):  # a site's bytes that Flower could not unpack
+                    self._strike(site, number, f"it cannot be unpacked: {type(reply).__name__}: {reply}"[:300])
                     continue
-                site, question = waiting.pop(reply.metadata.reply_to_message_id)
+                if reply.metadata.reply_to_message_id != asked:  # the site writes this, too
+                    self._strike(site, number, "it says that it answers another message")
+                    continue
                 if reply.has_error():
                     self._failed(site, number, reply.error.reason or f"error {reply.error.code}")
                     continue

@@ -191,6 +191,7 @@ class Gate:
                 head = self._rules.examine(request)
                 async with asyncio.timeout(_BODY):
                     body = await _body(http, reader)
+                self._rules.examine_body(head, body)
             except h11.RemoteProtocolError as error:
                 refusal = TurnedAwayError(error.error_status_hint, str(error)[:80])
                 break

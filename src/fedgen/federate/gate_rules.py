@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import h11
 from cryptography.exceptions import UnsupportedAlgorithm
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.common.constant import SUPERLINK_NODE_ID, SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from google.protobuf.message import DecodeError
 
 PUSH_MESSAGE, PUSH_OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 # What a SuperNode with a registered key asks for; registering itself is for federations without keys.
@@ -83,6 +85,23 @@ class Rules:
         self._count(target, site, int(length))
         passed = {n: v for n, v in headers.items() if n in ("content-type", "accept") or n.startswith("flwr-")}
         return Head(target, site, int(length), passed)
+
+    def examine_body(self, head: Head, body: bytes) -> None:
+        """Refuse a message that is no answer to the server: SuperLink would pass on a site's instructions to others."""
+        if head.target != PUSH_MESSAGE:
+            return
+        try:
+            pushed = PushMessagesRequest.FromString(body)
+        except DecodeError:
+            raise TurnedAwayError(400, "not a request of Flower's", head.site) from None
+        answers = [
+            m.metadata.reply_to_message_id != ""
+            and m.metadata.dst_node_id == SUPERLINK_NODE_ID
+            and m.metadata.src_node_id == pushed.node.node_id
+            for m in pushed.messages_list
+        ]
+        if answers != [True] or len(pushed.message_object_trees) != 1:
+            raise TurnedAwayError(403, "a message that is not the site's answer to the server", head.site)
 
     def _count(self, target: str, site: str, length: int) -> None:
         """A site announces a message and then pushes what belongs to it, object by object."""

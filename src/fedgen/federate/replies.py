@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
@@ -23,9 +24,9 @@ class Replies:
         self._grid = grid
         self._fetching: dict[str, _Fetch] = {}  # by the question's message id
 
-    def take(self, questions: Iterable[str]) -> list[Message]:
-        """The replies to these questions that are there."""
-        found: list[Message] = []
+    def take(self, questions: Iterable[str]) -> list[tuple[str, Message | Exception]]:
+        """The replies to these questions that are there, or what came of unpacking one; each with its question."""
+        found: list[tuple[str, Message | Exception]] = []
         for question in questions:
             fetch = self._fetching.get(question)
             if fetch is None:
@@ -33,7 +34,7 @@ class Replies:
                 fetch.start()
                 fetch.join(_PATIENCE)
             if not fetch.is_alive():
-                found += self._fetching.pop(question).replies()
+                found += [(question, reply) for reply in self._fetching.pop(question).replies()]
         return found
 
 
@@ -41,18 +42,19 @@ class _Fetch(threading.Thread):
     def __init__(self, grid: Grid, question: str) -> None:
         super().__init__(daemon=True)
         self._grid, self._question = grid, question
-        self._replies: list[Message] = []
-        self._error: Exception | None = None
+        self._replies: list[Message | Exception] = []
 
     def run(self) -> None:
         try:
             self._replies = list(self._grid.pull_messages([self._question]))
         except Exception as error:
-            self._error = error
+            self._replies = [error]
 
-    def replies(self) -> list[Message]:
-        if self._error is not None:
-            raise self._error
+    def replies(self) -> list[Message | Exception]:
+        """What there is; raises where SuperLink could not be reached, which is no site's fault."""
+        for reply in self._replies:
+            if isinstance(reply, httpx.HTTPError):
+                raise reply
         return self._replies
 
 

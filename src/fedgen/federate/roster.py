@@ -69,7 +69,8 @@ class Roster:
         if self._settings.authenticated:
             for node_id in new:
                 name = nodes[node_id].name
-                if self._keys.get(name, nodes[node_id].public_key) == nodes[node_id].public_key:
+                # With keys in the server's folder, a site without one there is a stranger: so one is shut out.
+                if not self._keys or self._keys.get(name) == nodes[node_id].public_key:
                     self._know(node_id, name)
                 else:
                     self._strangers.add(node_id)

@@ -232,7 +232,7 @@ class Server:
             accuracy = 100 * float(correct.sum()) / len(self._test[1])
         said = self._ask_scores(state) if self._asks_sites() else []
         if said:
-            users = float(np.mean([100 * score["correct"] / score["total"] for score in said]))
+            users = float(np.mean([100 * (score["correct"] / score["total"]) for score in said]))
             matching = float(np.mean([score["matching"] for score in said]))
             total = sum(score["total_seen"] for score in said)
             seen = 100 * sum(score["correct_seen"] for score in said) / total if total else None
@@ -253,7 +253,11 @@ class Server:
         number = self.standing.round
         arrays = wire.encode(self._algorithm.broadcast(state, jnp.int32(number)))
         able = self.exchange.able(number, list(range(self.config.users)))
-        said = self.exchange.ask("evaluate", self.standing.run, number, arrays, able, checked_score)
+
+        def take(reply: Message, question: ConfigRecord) -> dict[str, float]:
+            return checked_score(reply, question, self.settings.max_samples)
+
+        said = self.exchange.ask("evaluate", self.standing.run, number, arrays, able, take)
         return [score for score in said.values() if score]
 
     def _about(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The page's figures as files for a paper: PNG and SVG, drawn without a browser."""
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,32 +13,44 @@ from fedgen.report.prototype import prototype_figure
 
 
 def save_charts(page: Page, folder: Path) -> list[Path]:
-    """Each figure of the page, as it is shown first."""
-    return [path for section in page.sections for chart in section.charts for path in _SAVE[chart.kind](chart, folder)]
+    """Each figure of the page; where there is a choice (of a row, of a metric) one for each."""
+    return [
+        path
+        for section in page.sections
+        for chart in section.charts
+        for path in _SAVE[chart.kind](chart, section.title, folder)
+    ]
 
 
-def _lines(chart: Chart, folder: Path) -> list[Path]:
-    data = chart.data
-    metric = data["first"] if data["first"] in data["y"] else next(iter(data["y"]))
+def _lines(chart: Chart, about: str, folder: Path) -> list[Path]:
+    data, paths = chart.data, []
     axis = next(iter(data["x"]))
-    lines = [Line(s["name"], s["points"].get(metric, ()), s["style"]) for s in data["series"]]
-    figure = line_figure(
-        lines,
-        x_title=data["x"][axis],
-        y_title=data["y"][metric]["axis"],
-        title=chart.title,
-        markers=data.get("markers", False),
-    )
-    return save_figure(figure, folder, chart.name)
+    first = data["first"] if data["first"] in data["y"] else next(iter(data["y"]))
+    for choice, named in data["y"].items():
+        lines = [
+            Line(s["name"], s["points"].get(choice, ()), s["style"], s.get("published", {}).get(choice, ()))
+            for s in data["series"]
+        ]
+        what = f"{chart.title}, {named['title']}" if len(data["y"]) > 1 else chart.title
+        figure = line_figure(
+            lines,
+            x_title=data["x"][axis],
+            y_title=named["axis"],
+            title="\n".join(textwrap.wrap(f"{about}: {what}", 75)),
+            markers=data.get("markers", False),
+            log=data.get("log", False),
+        )
+        paths += save_figure(figure, folder, chart.name if choice == first else f"{chart.name}.{choice}")
+    return paths
 
 
-def _bubbles(chart: Chart, folder: Path) -> list[Path]:
+def _bubbles(chart: Chart, about: str, folder: Path) -> list[Path]:
     panels = {title: np.array(panel["counts"]) for title, panel in chart.data["panels"].items()}
     return bubbles(panels, folder, chart.name)
 
 
-def _panels(chart: Chart, folder: Path) -> list[Path]:
+def _panels(chart: Chart, about: str, folder: Path) -> list[Path]:
     return prototype_figure(chart.origin, folder)
 
 
-_SAVE: dict[str, Callable[[Chart, Path], list[Path]]] = {"lines": _lines, "bubbles": _bubbles, "panels": _panels}
+_SAVE: dict[str, Callable[[Chart, str, Path], list[Path]]] = {"lines": _lines, "bubbles": _bubbles, "panels": _panels}

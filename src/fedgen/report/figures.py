@@ -37,10 +37,13 @@ class Line(NamedTuple):
     name: str
     points: Sequence[Sequence[float]]  # x, mean, lowest, highest
     style: Style
+    published: Sequence[Sequence[float]] = ()  # x, mean
 
 
-def line_figure(lines: Sequence[Line], *, x_title: str, y_title: str, title: str, markers: bool = False) -> Figure:
-    """Curves with the range they stand for, and beside them the last value of each."""
+def line_figure(
+    lines: Sequence[Line], *, x_title: str, y_title: str, title: str, markers: bool = False, log: bool = False
+) -> Figure:
+    """Curves with the range they stand for, and beside them the last value of each; hollow: published values."""
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.add_subplot()
     drawn = [line for line in lines if len(line.points)]
@@ -53,7 +56,9 @@ def line_figure(lines: Sequence[Line], *, x_title: str, y_title: str, title: str
             curve.set_dashes(dash)
         if np.any(low < high):
             axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set(xlabel=x_title, ylabel=y_title, title=title)
+        if line.published:
+            axes.plot(*np.array(line.published).T, ls="", marker="o", mfc="none", color=colour)
+    axes.set(xlabel=x_title, ylabel=y_title, title=title, xscale="log" if log else "linear")
     axes.grid(alpha=0.3)
     if drawn:
         figure.legend(loc="outside right center", frameon=False, title="last value")
