@@ -179,6 +179,7 @@ def assemble(
             entry["published"] = _published(published)
             entries[row.name][column.name] = entry
     present = [cell for cell in got.values() if cell is not None]
+    scored_on = _scored_on(configs.values())
     return {
         "format": FORMAT,
         "experiment": experiment.name,
@@ -188,7 +189,7 @@ def assemble(
         "quick": quick,
         "overrides": dict(overrides or {}),
         "metric": experiment.metric,
-        "metric_label": METRICS[experiment.metric].replace(FULL_TEST, _scored_on(configs.values())),
+        "metric_label": METRICS[experiment.metric].replace(FULL_TEST, scored_on),
         "baseline": experiment.baseline,
         "notes": [*experiment.notes, *_notes(present)],
         "versions": sorted({cell["version"] for cell in present}),
@@ -198,14 +199,21 @@ def assemble(
         "rows": [{"name": row.name, "label": row.label, "target": row.target, "x": row.x} for row in experiment.rows],
         "columns": [{"name": c.name, "label": c.label, "algorithm": c.algorithm} for c in experiment.columns],
         "cells": entries,
-        "scored_on": _scored_on(configs.values()),
-        "figures": [_figure(experiment, figure, entries, got) for figure in experiment.figures],
+        "scored_on": scored_on,
+        "figures": [
+            _figure(experiment, figure, entries, got, accuracy_axis(scored_on)) for figure in experiment.figures
+        ],
     }
 
 
 def _scored_on(configs: Iterable[RunConfig]) -> str:
     validation = any(config.evaluate_on == "validation" for config in configs)
     return "held-out training images" if validation else FULL_TEST
+
+
+def accuracy_axis(scored_on: str) -> str:
+    """The name of an axis of such scores."""
+    return "test accuracy, %" if scored_on == FULL_TEST else "validation accuracy, %"
 
 
 def _entry(experiment: Experiment, row: Row, column: Column, cell: Cell, against: Cell | None) -> dict[str, Any]:
@@ -284,9 +292,9 @@ def _figure(
     figure: Figure,
     entries: Mapping[str, Mapping[str, Any]],
     got: Mapping[tuple[str, str], Cell | None],
+    y_label: str,
 ) -> dict[str, Any]:
     series = []
-    validation = any(cell and cell["config"]["evaluate_on"] == "validation" for cell in got.values())
     for name in figure.columns or tuple(c.name for c in experiment.columns):
         one: dict[str, Any] = {"name": name, "label": experiment.column(name).label}
         if figure.kind == "curves":
@@ -306,7 +314,7 @@ def _figure(
         "title": figure.title,
         "kind": figure.kind,
         "x_label": figure.x_label,
-        "y_label": "validation accuracy, %" if validation else "test accuracy, %",
+        "y_label": y_label,
         "log": figure.log,
         "series": [one for one in series if one["x"]],
     }

@@ -32,16 +32,9 @@ def linear_init(key: Array, fan_in: int, fan_out: int) -> Tree:
 
 def linear(params: Tree, x: Array) -> Array:
     """x [sample, in] -> [sample, out]."""
-    return _alone(x @ params["weight"]) + params["bias"]
-
-
-def _alone(product: Array) -> Array:
-    """A matrix product to which something will be added.
-
-    Seeing the two together, XLA writes the other out in full on a GPU and has the product added to it: one more
-    kernel. Apart, the sum becomes part of whatever comes next.
-    """
-    return jax.lax.optimization_barrier(product)
+    # Seeing product and bias together, XLA writes the bias out in full on a GPU and has the product added to it: one
+    # more kernel. Apart, the sum becomes part of whatever comes next.
+    return jax.lax.optimization_barrier(x @ params["weight"]) + params["bias"]
 
 
 def conv_init(key: Array, channels_in: int, channels_out: int) -> Tree:

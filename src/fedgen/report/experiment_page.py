@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.errors import FedgenError
-from fedgen.experiments.results import AUTHORS, FULL_TEST, Store, caveats, read_json, table_name
+from fedgen.experiments.results import AUTHORS, FULL_TEST, Store, accuracy_axis, caveats, read_json, table_name
 from fedgen.experiments.spec import experiments
 from fedgen.report.charts import bubbles, lines, series
 from fedgen.report.curves import spread
@@ -279,8 +279,7 @@ def _curve_chart(
     curves = [series(c["label"], styles[c["name"]], points[c["name"]], scale={"round": 1}) for c in table["columns"]]
     drawn = {key for one in curves for key in one["points"]}
     scored_on = table.get("scored_on", FULL_TEST)
-    axis = "test accuracy, %" if scored_on == FULL_TEST else "validation accuracy, %"
-    y = {key: {"title": title, "axis": axis} for key, title in titles.items() if key in drawn}
+    y = {key: {"title": title, "axis": accuracy_axis(scored_on)} for key, title in titles.items() if key in drawn}
     if not y:
         return []
     caption = f"The line is the mean over seeds, the band their range. Scored on {scored_on}."
