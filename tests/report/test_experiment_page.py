@@ -40,6 +40,8 @@ def test_each_view_shows_the_numbers_of_the_file(tmp_path: Path) -> None:
                 assert cell.text == f"{ours['mean']:.2f}"
                 assert cell.below[0].text == f"published {entry['published']['mean']:.2f}"
                 assert cell.below[1].sort == ours["mean"] - entry["published"]["mean"]
+                coloured = cell.below[1].tone in ("perhaps-better", "perhaps-worse")
+                assert coloured is not title.startswith("Ours"), "only what is of one metric is better or worse"
     assert "metric" in views["Ours, the published beneath"].note, "the published are by another, and that is said"
 
 
@@ -119,7 +121,7 @@ def test_heterogeneity_is_drawn_with_the_published_points(tmp_path: Path) -> Non
     first = table["figures"][0]["series"][0]
     assert chart.data["series"][0]["published"]["y"] == first["published"]
     paths = save_charts(collect([tmp_path]), tmp_path / "figures")
-    assert len(paths) == 2 * sum(len(chart.data["y"]) for chart in section.charts)
+    assert len(paths) == 2 * sum(len(chart.data["y"]) * len(chart.data["metrics"]) for chart in section.charts)
 
 
 def test_two_reproductions_stay_apart_and_runs_may_stand_beside(tmp_path: Path) -> None:
