@@ -75,6 +75,21 @@ def test_every_experiment_and_preset_has_its_own_section(tmp_path: Path) -> None
     assert len(render(page)) < 500_000
 
 
+def test_curves_that_lack_a_metric_are_counted(tmp_path: Path) -> None:
+    table = reproduce(tmp_path, "partial-sharing")
+    curves = _section(tmp_path).charts[-1]
+    assert list(curves.data["metrics"].values()) == ["accuracy, full test set", "accuracy, labels a user trained on"]
+    assert "Not recorded" not in curves.caption
+    entry = table["cells"]["mnist-0.1"]["fedgen"]
+    path = tmp_path / "cells" / f"{entry['id']}.json"
+    cell = json.loads(path.read_text())
+    for result in cell["results"]:
+        del result["curve_seen_labels"]
+    path.write_text(json.dumps(cell))
+    caption = _section(tmp_path).charts[-1].caption
+    assert caption.endswith("Not recorded by accuracy, labels a user trained on: 1 of the curves.")
+
+
 def test_fewer_rounds_are_better_and_times_are_compared_as_ratios(tmp_path: Path) -> None:
     table = reproduce(tmp_path, "rounds-to-target")
     section = _section(tmp_path)

@@ -303,6 +303,10 @@ def _curve_chart(
         if any(key + suffix in drawn for key in y)
     }
     caption = f"The line is the mean over seeds, the band their range. Scored on {scored_on}."
+    for suffix, metric in metrics.items():
+        lacking = sum(key in one["points"] and key + suffix not in one["points"] for one in curves for key in y)
+        if lacking:
+            caption += f" Not recorded by {metric}: {lacking} of the curves."
     return [
         lines(f"{name}.curves", "Learning curves", caption, curves, x={"round": "round"}, y=y, metrics=metrics),
     ]
