@@ -43,7 +43,8 @@ def reproduce(
 ) -> None:  # fmt: skip
     """Reproduce a table or figure of the paper, with our numbers beside the published ones.
 
-    Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
+    NAMES are experiments (`fedgen reproduce list` shows them), or one of: all; list; page, a Markdown page of what
+    --out holds. Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
     """
     if names == ["list"]:
         _list()
