@@ -163,7 +163,7 @@ def gate(
     What sites need passes; everything else is refused, written to gate.jsonl, and never reaches SuperLink.
     """
     flower_is_installed()
-    from fedgen.federate.gate import open_gate, parse_address
+    from fedgen.federate.gate_supervisor import open_gate, parse_address
 
     raise typer.Exit(open_gate(folder, parse_address(listen), parse_address(superlink), command))
 
@@ -174,7 +174,7 @@ def flower_is_installed() -> None:
         import fedgen.federate.wire  # noqa: F401 (only whether it can be imported)
     except ModuleNotFoundError as error:
         raise FedgenError(
-            f"a federation needs Flower ({error.name} is not installed): pip install 'fedgen[flower]'"
+            f"a federation needs Flower ({error.name} is not installed): pip install '.[flower]' in FedGen's folder"
         ) from None
 
 

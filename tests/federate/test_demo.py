@@ -1,7 +1,6 @@
 """`fedgen federate demo` as a user meets it: it runs, compares, and leaves no process behind."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real import left_behind
 
 from helpers import blobs
 
@@ -32,23 +32,24 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def left_behind(folder: Path) -> list[str]:
-    """The processes that were started in a folder and are still there."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if str(folder).encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue  # it has ended meanwhile, or is not ours
-    return found
+def ended(process: subprocess.Popen[str], patience: float) -> str:
+    """What a process says until it ends; one that does not is interrupted, so that it ends what it started."""
+    try:
+        return process.communicate(timeout=patience)[0]
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.communicate(timeout=60)
+            finally:
+                process.kill()
 
 
-def test_without_tls_to_the_end(tmp_path: Path, dataset: Path) -> None:
+def test_to_the_end(tmp_path: Path, dataset: Path) -> None:
     out = tmp_path / "federation"
     rounds = ("--rounds", "3")
-    process = start(*TINY, *rounds, "--dataset", dataset, "--no-tls", "--algorithm", "fedavg", "--out", out)
-    said, _ = process.communicate(timeout=400)
+    process = start(*TINY, *rounds, "--dataset", dataset, "--tls", "--algorithm", "fedavg", "--out", out)
+    said = ended(process, 400)
     assert process.returncode == 0, said
     assert "round 3: 2 sites" in said
     assert "The server states of the first 3 rounds agree" in said
@@ -65,19 +66,21 @@ def test_without_tls_to_the_end(tmp_path: Path, dataset: Path) -> None:
         "report.html",
     ):
         assert (run / name).stat().st_size > 0, name
-    assert not list(out.rglob("*.key")), "without TLS there are no keys"
+    assert len(list(out.rglob("*.key"))) == 4, "of the authority, the server and two sites"
 
 
 def test_interrupted(tmp_path: Path, dataset: Path) -> None:
     """Ctrl-C while the sites are connecting or training: everything that was started is stopped."""
     out = tmp_path / "federation"
     process = start(*TINY, "--dataset", dataset, "--out", out, "--rounds", "1000")
-    deadline = time.monotonic() + 300
-    while not (out / "server/log.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.1)
-    assert len(left_behind(out)) >= 5, "SuperLink, two SuperNodes and their helpers run"
-    os.kill(process.pid, signal.SIGINT)
-    said, _ = process.communicate(timeout=120)
+    try:
+        deadline = time.monotonic() + 300
+        while not (out / "server/log.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.1)
+        assert len(left_behind(out)) >= 5, "SuperLink, two SuperNodes and their helpers run"
+    finally:
+        process.send_signal(signal.SIGINT)
+    said = ended(process, 120)
     assert process.returncode == 130, said
     assert "every process that was started has been stopped" in said
     assert "Traceback" not in said
