@@ -1,5 +1,6 @@
 """The documentation: every algorithm has its page, every option is on it, and no link leads nowhere."""
 
+import json
 import re
 from pathlib import Path
 
@@ -37,3 +38,12 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", there.read_text(), re.M)
             assert anchor in map(_anchor, headings), target
+
+
+def test_the_readmes_table_is_that_of_the_results() -> None:
+    rows = re.findall(r"^\| (FedAvg|FedGen), `(\w+)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.M)
+    assert len(rows) == 5
+    for algorithm, preset, numbers in rows:
+        cells = json.loads((ROOT / f"results/overview.{preset}.json").read_text())["cells"]
+        entries = [cells[f"mnist-{alpha}"][algorithm.lower()] for alpha in ("0.05", "0.1", "1", "10")]
+        assert numbers.split(" | ") == [f"{e['mean']:.2f} ± {e['std']:.2f}" for e in entries]

@@ -1,5 +1,6 @@
 """The report in a real browser: Chromium without a screen, driven by Playwright."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -244,6 +245,21 @@ def test_a_reproduction_has_views_of_its_table_and_published_points(browser: Any
     assert figure.locator("circle[data-published]").count() == len(printed) == 28
     marks = figure.locator("svg[role=img] text").all_text_contents()
     assert {"0.05", "0.1", "1", "10"} <= set(marks)
+
+    curves = opened.page.locator("figure").nth(1)
+    path = curves.locator("path[data-curve='FedAvg']")
+    before = path.get_attribute("d")
+    curves.get_by_label("what is shown").select_option("mnist-0.1")
+    curves.get_by_label("which metric").select_option("accuracy, labels a user trained on")
+    assert path.get_attribute("d") != before
+    cell = json.loads(
+        (tmp_path / "results" / "cells" / f"{table['cells']['mnist-0.1']['fedavg']['id']}.json").read_text()
+    )
+    last = [result["curve_seen_labels"][-1] for result in cell["results"]]
+    curves.locator(".plot").focus()
+    opened.page.keyboard.press("ArrowLeft")
+    told = curves.locator("tr[data-tip='FedAvg'] strong").inner_text()
+    assert float(told) == pytest.approx(sum(last) / len(last), abs=0.0051)
     assert opened.complaints == []
     opened.context.close()
 

@@ -40,6 +40,8 @@ def test_each_view_shows_the_numbers_of_the_file(tmp_path: Path) -> None:
                 assert cell.text == f"{ours['mean']:.2f}"
                 assert cell.below[0].text == f"published {entry['published']['mean']:.2f}"
                 assert cell.below[1].sort == ours["mean"] - entry["published"]["mean"]
+                coloured = cell.below[1].tone in ("perhaps-better", "perhaps-worse")
+                assert coloured is not title.startswith("Ours"), "only what is of one metric is better or worse"
     assert "metric" in views["Ours, the published beneath"].note, "the published are by another, and that is said"
 
 
@@ -71,6 +73,21 @@ def test_every_experiment_and_preset_has_its_own_section(tmp_path: Path) -> None
     assert len({section.name for section in page.sections}) == len(page.sections)
     assert all(section.tables and section.charts for section in page.sections)
     assert len(render(page)) < 500_000
+
+
+def test_curves_that_lack_a_metric_are_counted(tmp_path: Path) -> None:
+    table = reproduce(tmp_path, "partial-sharing")
+    curves = _section(tmp_path).charts[-1]
+    assert list(curves.data["metrics"].values()) == ["accuracy, full test set", "accuracy, labels a user trained on"]
+    assert "Not recorded" not in curves.caption
+    entry = table["cells"]["mnist-0.1"]["fedgen"]
+    path = tmp_path / "cells" / f"{entry['id']}.json"
+    cell = json.loads(path.read_text())
+    for result in cell["results"]:
+        del result["curve_seen_labels"]
+    path.write_text(json.dumps(cell))
+    caption = _section(tmp_path).charts[-1].caption
+    assert caption.endswith("Not recorded by accuracy, labels a user trained on: 1 of the curves.")
 
 
 def test_fewer_rounds_are_better_and_times_are_compared_as_ratios(tmp_path: Path) -> None:
@@ -119,7 +136,7 @@ def test_heterogeneity_is_drawn_with_the_published_points(tmp_path: Path) -> Non
     first = table["figures"][0]["series"][0]
     assert chart.data["series"][0]["published"]["y"] == first["published"]
     paths = save_charts(collect([tmp_path]), tmp_path / "figures")
-    assert len(paths) == 2 * sum(len(chart.data["y"]) for chart in section.charts)
+    assert len(paths) == 2 * sum(len(chart.data["y"]) * len(chart.data["metrics"]) for chart in section.charts)
 
 
 def test_two_reproductions_stay_apart_and_runs_may_stand_beside(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ METRICS = {
     "rounds": "rounds until the accuracy on the full test set first reaches the target",
     "time": "time of a client's local training, FedAvg = 1: the median of repeats, ± as their quartiles tell it",
 }
+CURVES = {"curve": "accuracy, full test set", "curve_seen_labels": "accuracy, labels a user trained on"}
 AUTHORS = "the authors' metric, %: labels a user trained on, mean of the five best rounds"
 
 Cell = dict[str, Any]
@@ -78,7 +79,9 @@ class Store:
         """Write a finished cell."""
         name = identity(config)
         rounds: list[int] = max(([r for r, _ in row["curve"]] for row in summary["results"]), key=len)
-        results = [{**row, "curve": [round(value, 2) for _, value in row["curve"]]} for row in summary["results"]]
+        results = [
+            {**row, **{key: [round(value, 2) for _, value in row[key]] for key in CURVES}} for row in summary["results"]
+        ]
         cell = {
             "format": FORMAT,
             "id": name,

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +27,14 @@ def _lines(chart: Chart, about: str, folder: Path) -> list[Path]:
     data, paths = chart.data, []
     axis = next(iter(data["x"]))
     first = data["first"] if data["first"] in data["y"] else next(iter(data["y"]))
-    for choice, named in data["y"].items():
+    for (choice, named), (ending, metric) in product(data["y"].items(), data["metrics"].items()):
+        shown = choice + ending
         lines = [
-            Line(s["name"], s["points"].get(choice, ()), s["style"], s.get("published", {}).get(choice, ()))
+            Line(s["name"], s["points"].get(shown, ()), s["style"], s.get("published", {}).get(shown, ()))
             for s in data["series"]
         ]
         what = f"{chart.title}, {named['title']}" if len(data["y"]) > 1 else chart.title
+        what += f", {metric}" if ending else ""
         figure = line_figure(
             lines,
             x_title=data["x"][axis],
@@ -40,7 +43,8 @@ def _lines(chart: Chart, about: str, folder: Path) -> list[Path]:
             markers=data.get("markers", False),
             log=data.get("log", False),
         )
-        paths += save_figure(figure, folder, chart.name if choice == first else f"{chart.name}.{choice}")
+        name = chart.name if choice == first else f"{chart.name}.{choice}"
+        paths += save_figure(figure, folder, name + ending.replace("/", "."))
     return paths
 
 

@@ -40,12 +40,24 @@ def lines(
     *,
     x: Mapping[str, str],
     y: Mapping[str, Mapping[str, str]],
+    metrics: Mapping[str, str] | None = None,
     first: str = "",
     log: bool = False,
     markers: bool = False,
 ) -> Chart:
-    """Curves to choose from: by `y` (a metric, a setting) and over one of `x`."""
-    data = {"x": dict(x), "y": dict(y), "first": first, "log": log, "markers": markers, "series": list(curves)}
+    """Curves to choose from: by `y` (a metric, a setting) and over one of `x`.
+
+    Where each of `y` is there by several `metrics`, these are the endings of its name and their titles.
+    """
+    data = {
+        "x": dict(x),
+        "y": dict(y),
+        "metrics": dict(metrics or {"": ""}),
+        "first": first,
+        "log": log,
+        "markers": markers,
+        "series": list(curves),
+    }
     return Chart(name, "lines", title, caption, data)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.errors import FedgenError
-from fedgen.experiments.results import AUTHORS, FULL_TEST, Store, accuracy_axis, caveats, read_json, table_name
+from fedgen.experiments.results import AUTHORS, CURVES, FULL_TEST, Store, accuracy_axis, caveats, read_json, table_name
 from fedgen.experiments.spec import experiments
 from fedgen.report.charts import bubbles, lines, series
 from fedgen.report.curves import spread
@@ -21,6 +21,7 @@ Entry = Mapping[str, Any]  # of one row and column
 Experiment = Mapping[str, Any]  # as `results.assemble` makes it
 _PRESETS = ("paper", "reference", "tuned")
 _MOST_COLUMNS = 10  # a table with more is turned
+_SUFFIXES = dict(zip(CURVES, ("", "/seen"), strict=True))  # to a row's name, for the curve of another metric
 
 
 def sections(folder: Path) -> list[Section]:
@@ -124,9 +125,13 @@ def _views(table: Experiment) -> list[Table]:
         views["Accuracy, %, full test set"] = lambda e: _with_published(e, _metric(e, "accuracy"), None, False)
     elif published or not paired:
         title = "Ours, the published beneath" if published else "Ours"
-        views[title] = lambda e: _with_published(e, e, e["published"], less)
-        if published and table["metric"] == "accuracy":
-            notes[title] = f"{PUBLISHED} Ours is another here; the view of the authors' metric compares like with like."
+        alike = table["metric"] != "accuracy"
+        views[title] = lambda e: _with_published(e, e, e["published"], less, alike=alike)
+        if published and not alike:
+            notes[title] = (
+                f"{PUBLISHED} Ours is another here, so the differences have no colour;"
+                " the view of the authors' metric compares like with like."
+            )
     else:
         views[f"Ours, the difference to {base} beneath"] = lambda e: _with_difference(e, less)
     if paired and table["metric"] != "time":
@@ -163,8 +168,15 @@ def _metric(entry: Entry, name: str) -> Mapping[str, Any] | None:
     return entry["metrics"][name] if "metrics" in entry else None
 
 
-def _with_published(entry: Entry, ours: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None, less: bool) -> Cell:
-    """Our mean and deviation, and below the published ones and the difference."""
+def _with_published(
+    entry: Entry,
+    ours: Mapping[str, Any] | None,
+    theirs: Mapping[str, Any] | None,
+    less: bool,
+    *,
+    alike: bool = True,
+) -> Cell:
+    """Our mean and deviation, and below the published ones and the difference, in colour if they are `alike`."""
     below = []
     if theirs is not None:
         text = theirs.get("text") or f"{theirs['mean']:.2f}"
@@ -172,7 +184,8 @@ def _with_published(entry: Entry, ours: Mapping[str, Any] | None, theirs: Mappin
     if ours is None or ours.get("mean") is None:
         return Cell(_why_not(entry), tone="missing", below=below)
     if theirs is not None and theirs["mean"] is not None:
-        below.append(difference(ours["mean"] - theirs["mean"], less_is_better=less))
+        gap = difference(ours["mean"] - theirs["mean"], less_is_better=less)
+        below.append(gap if alike else replace(gap, tone="even"))
     beside = f"± {ours['std']:.2f}" if ours["std"] is not None else ""
     plain = number(ours["mean"])
     return Cell(plain.text, plain.sort, beside, below=below)
@@ -255,9 +268,11 @@ def _learning_curves(table: Experiment, cells: Mapping[str, Any], name: str) -> 
     for row in table["rows"]:
         for column in table["columns"]:
             cell = cells.get(table["cells"][row["name"]][column["name"]]["id"])
-            if cell is not None:
-                curves = [list(zip(cell["rounds"], r["curve"], strict=False)) for r in cell["results"]]
-                points[column["name"]][row["name"]] = spread(curves)
+            if cell is None:
+                continue
+            for metric, suffix in _SUFFIXES.items():  # a cell of an earlier version has the first only
+                curves = [list(zip(cell["rounds"], r.get(metric, ()), strict=False)) for r in cell["results"]]
+                points[column["name"]][row["name"] + suffix] = spread(curves)
     return _curve_chart(table, points, {row["name"]: row["label"] for row in table["rows"]}, name)
 
 
@@ -282,8 +297,19 @@ def _curve_chart(
     y = {key: {"title": title, "axis": accuracy_axis(scored_on)} for key, title in titles.items() if key in drawn}
     if not y:
         return []
+    metrics = {
+        suffix: CURVES[metric].replace("full test set", scored_on.removeprefix("the "))
+        for metric, suffix in _SUFFIXES.items()
+        if any(key + suffix in drawn for key in y)
+    }
     caption = f"The line is the mean over seeds, the band their range. Scored on {scored_on}."
-    return [lines(f"{name}.curves", "Learning curves", caption, curves, x={"round": "round"}, y=y)]
+    for suffix, metric in metrics.items():
+        lacking = sum(key in one["points"] and key + suffix not in one["points"] for one in curves for key in y)
+        if lacking:
+            caption += f" Not recorded by {metric}: {lacking} of the curves."
+    return [
+        lines(f"{name}.curves", "Learning curves", caption, curves, x={"round": "round"}, y=y, metrics=metrics),
+    ]
 
 
 # ---- where it comes from ----

@@ -1,6 +1,7 @@
 """The report's sections about run folders."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def _table(one: Group) -> Table:
             Cell(row.label, row.label, swatch=style_of(row.algorithm, row.variant)),
             _mean_cell(numbers.get("mean"), numbers.get("std")),
             difference(numbers.get("diff_to_fedavg"), numbers.get("diff_ci95")),
-            *_beside_published(numbers.get("mean"), published.get(row.algorithm)),
+            *_beside_published(numbers.get("mean"), published.get(row.algorithm), alike=score == "authors"),
             *(number(_mean(results, key)) for key, _ in beside.values()),
             Cell(str(len(results)), len(results)),
             number(_traffic(results)),
@@ -105,15 +106,21 @@ def _table(one: Group) -> Table:
     note = f"No global model: {', '.join(local)}. There the users' own models are scored. " if local else ""
     if published:
         note += PUBLISHED
-        note += " Here the score is that metric too." if score == "authors" else " The score here is another metric."
+        note += (
+            " Here the score is that metric too."
+            if score == "authors"
+            else " The score here is another metric, so the differences to them have no colour."
+        )
     return Table("", columns, _without_empty(columns, rows), note)
 
 
-def _beside_published(ours: float | None, theirs: tuple[float, float] | None) -> tuple[Cell, Cell]:
+def _beside_published(ours: float | None, theirs: tuple[float, float] | None, *, alike: bool) -> tuple[Cell, Cell]:
+    """The published number and how ours differs, in colour if both are of one metric."""
     if theirs is None:
         return number(None), number(None)
     mean, std = theirs
-    return _mean_cell(mean, std), difference(None if ours is None else ours - mean)
+    gap = difference(None if ours is None else ours - mean)
+    return _mean_cell(mean, std), gap if alike or ours is None else replace(gap, tone="even")
 
 
 def _without_empty(columns: list[Column], rows: list[list[Cell]]) -> list[list[Cell]]:

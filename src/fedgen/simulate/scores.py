@@ -83,6 +83,7 @@ def result(records: Sequence[Record], rounds: int) -> Record:
         "accuracy_users": late("accuracy_users"),
         "accuracy_matching": late("accuracy_matching"),
         "curve": [[r["round"], headline(r)] for r in scored],
+        "curve_seen_labels": [[r["round"], v] for r in records if (v := r["accuracy_seen_labels"]) is not None],
     }
 
 

@@ -176,12 +176,13 @@
     const { data } = chart;
     const hidden = new Set();
     let metric = data.first in data.y ? data.first : Object.keys(data.y)[0];
+    let ending = Object.keys(data.metrics)[0]; // to the name of what is shown, for another metric of it
     let axis = Object.keys(data.x)[0];
     let late = false; // only what the second half of the axis needs
     const usable = Object.entries(data.x).filter(([key]) => data.series.some((s) => key in s.scale));
 
-    const pointsOf = (s) => (axis in s.scale ? (s.points[metric] || []).map(([x, ...rest]) => [x * s.scale[axis], ...rest]) : []);
-    const publishedOf = (s) => s.published[metric] || [];
+    const pointsOf = (s) => (axis in s.scale ? (s.points[metric + ending] || []).map(([x, ...rest]) => [x * s.scale[axis], ...rest]) : []);
+    const publishedOf = (s) => s.published[metric + ending] || [];
     const visible = () => data.series.filter((s) => !hidden.has(s.name) && pointsOf(s).length);
 
     function draw(width, height, name, forPaper) {
@@ -302,6 +303,7 @@
     }
     const controls = make("div", { class: "controls" });
     if (Object.keys(data.y).length > 1) controls.append(chooser(titles(data.y), metric, "what is shown", (v) => { metric = v; redraw(); }));
+    if (Object.keys(data.metrics).length > 1) controls.append(chooser(data.metrics, ending, "which metric", (v) => { ending = v; redraw(); }));
     if (usable.length > 1) controls.append(chooser(Object.fromEntries(usable.map(([k, v]) => [k, `by ${v}`])), axis, "horizontal axis", (v) => { axis = v; redraw(); }));
     if (!data.markers) {
       const zoom = make("button", { type: "button", "aria-pressed": "false", title: "fit the vertical axis to the second half" }, "zoom on the end");
