@@ -1,16 +1,19 @@
 """`fedgen federate demo` as a user meets it: it runs, compares, and leaves no process behind."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from real import left_behind
 
+from fedgen.cli_federate import _Display, console
 from helpers import blobs
 
 TINY = [
@@ -67,6 +70,32 @@ def test_to_the_end(tmp_path: Path, dataset: Path) -> None:
     ):
         assert (run / name).stat().st_size > 0, name
     assert len(list(out.rglob("*.key"))) == 4, "of the authority, the server and two sites"
+
+
+def test_what_happens_is_said_in_words() -> None:
+    """What is shown while a federation runs, event by event."""
+    display = _Display(("site-0", "site-1"), rounds=3)
+
+    def shown(event: str, **about: Any) -> str:
+        display.hear({"at": "", "event": event, **about})
+        with console.capture() as captured:
+            console.print(display._picture())
+        return captured.get()
+
+    assert "starting SuperLink" in shown("starting", what="SuperLink")
+    assert re.search(r"site-1 +connected", shown("joined", site="site-1"))
+    assert "round 1: waiting for 2 sites" in shown("round", round=0, cohort=["site-0", "site-1"])
+    said = shown("train", at="site-0", round=0, received=1000)
+    assert re.search(r"site-0 +training +round 1, received 1,000 bytes", said)
+    assert re.search(r"site-0 +testing +after round 1", shown("evaluate", at="site-0", round=1, received=1000))
+    assert re.search(r"site-0 +tested +after round 1", shown("evaluated", at="site-0", round=1, score=None))
+    assert re.search(r"site-1 +left", shown("left", site="site-1"))
+    assert "round 2: 1 of the 2 sites needed are there" in shown("waiting", round=1, present=1, needed=2)
+    said = shown("retry", round=1, good=1, needed=2)
+    assert "0/3 rounds  round 2 again: 1 good updates of the 2 needed\n" in said
+    assert not display.trouble
+    shown("failed", site="site-1", reason="no answer")
+    assert display.trouble
 
 
 def test_interrupted(tmp_path: Path, dataset: Path) -> None:

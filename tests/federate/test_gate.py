@@ -291,7 +291,8 @@ def test_an_answer_reaches_superlink_when_all_of_it_is_there(gate: Fixture) -> N
     assert gate.post(PUSH_MESSAGE, letter.announcement, "south").status_code == 403
     assert gate.came == [PULL_MESSAGE]
     assert gate.post(PULL_OBJECT, part).status_code == 200
-    assert gate.post(CONFIRM, confirm(question)).status_code == 200
+    for _ in range(2):  # it is written down once
+        assert gate.post(CONFIRM, confirm(question)).status_code == 200
     del gate.seen[:]
 
     opened = PushMessagesResponse.FromString(gate.post(PUSH_MESSAGE, letter.announcement).content)

@@ -9,12 +9,12 @@ import httpx
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-from flwr.app import Array, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.run import RunNotRunningException
 from local_federation import local_federation
-from local_grid import Tamper
+from local_grid import LocalGrid, Tamper
 
 from fedgen.errors import FedgenError
 from fedgen.federate import replies
@@ -22,12 +22,15 @@ from fedgen.federate.apps import what_the_server_hears
 from fedgen.federate.folders import Place, write_server
 from fedgen.federate.journal import GATE_JOURNAL, Journal, read_journal
 from fedgen.federate.keys import make_site_keys
+from fedgen.federate.roster import Roster
 from fedgen.federate.server import Server
 from fedgen.federate.settings import ServerSettings, read_settings
 from fedgen.federate.wire import RefusedError
 from fedgen.files import write_whole
 from fedgen.simulate.checkpoint import load_tree
 from helpers import same_bits, small_setup
+
+SERVER_ERROR = httpx.HTTPStatusError("500", request=httpx.Request("POST", "http://a"), response=httpx.Response(500))
 
 
 def test_a_round_that_is_tried_again_gives_what_the_first_try_would_have(tmp_path: Path) -> None:
@@ -273,7 +276,7 @@ def test_a_reply_that_never_arrives_whole_holds_up_nobody_else(tmp_path: Path, m
 @pytest.mark.parametrize(
     "trouble",
     [
-        httpx.HTTPStatusError("500", request=httpx.Request("POST", "http://a"), response=httpx.Response(500)),
+        SERVER_ERROR,
         ObjectPushError("0" * 64, 1, "session"),
     ],
 )
@@ -296,6 +299,40 @@ def test_a_message_that_cannot_be_sent_costs_the_turn_of_its_site_only(
     assert [(e["site"], e["round"]) for e in events if e["event"] == "failed"] == [("site-1", 0)]
     assert [len(e["sites"]) for e in events if e["event"] == "done"] == [2, 3]
     assert not [e for e in events if e["event"] == "refused"], "it is no fault of the site"
+
+
+def test_without_keys_one_nodes_bad_answer_is_nobody_elses_trouble(tmp_path: Path) -> None:
+    """Nodes are asked for their names: one answers, one cannot be asked at first, one sends what cannot be unpacked."""
+
+    class Nodes(LocalGrid):
+        def __init__(self) -> None:
+            self.asked: list[int] = []
+
+        def get_nodes(self) -> Iterable[NodeInfo]:
+            return [NodeInfo(node_id=n, last_activated_at="2026-01-01") for n in (1, 2, 3)]
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            (message,) = messages
+            node = message.metadata.dst_node_id
+            self.asked.append(node)
+            if self.asked == [1, 2]:
+                raise SERVER_ERROR
+            return [f"to {node}"]
+
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            (node,) = (int(message_id[3:]) for message_id in message_ids)
+            if node == 3:
+                raise AttributeError("'ArrayChunk' object has no attribute 'metadata'")
+            answer = RecordDict({"site": ConfigRecord({"name": f"site-{node}"})})
+            return [Message(answer, reply_to=Message(RecordDict(), node, "query"))]
+
+    settings = ServerSettings(sites=("site-1", "site-2", "site-3"), authenticated=False)
+    journal = Journal(tmp_path / "log.jsonl")
+    roster = Roster(Nodes(), settings, journal, {})
+    assert roster.present() == {0: 1}
+    assert roster.present() == {0: 1, 1: 2}
+    (stranger,) = [e for e in read_journal(journal.path) if e["event"] == "stranger"]
+    assert (stranger["node"], stranger["reason"]) == ("3", "its answer cannot be unpacked: AttributeError")
 
 
 @pytest.mark.parametrize("way", ["push_messages", "pull_messages"])

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
 from fedgen.federate.journal import Journal
-from fedgen.federate.replies import NO_SITES_FAULT, GateNews, Replies
+from fedgen.federate.replies import GateNews, Replies, UnsentError, send
 from fedgen.federate.roster import Roster, wait_until
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import RefusedError
@@ -85,16 +85,9 @@ class Exchange:
             # One by one: each holds the same arrays, and together they may be more than a request can carry.
             message = Message(content, node, kind, ttl=timeout + _LATE, group_id=str(number))
             try:
-                pushed = list(self._grid.push_messages([message]))
-            except NO_SITES_FAULT:
-                raise
-            except Exception as error:
-                self._failed(site, number, f"its message could not be sent: {type(error).__name__}: {error}")
-                continue
-            if pushed and pushed[0]:
-                waiting[pushed[0]] = site, question
-            else:
-                self._failed(site, number, "Flower did not take the message for it")
+                waiting[send(self._grid, message)] = site, question
+            except UnsentError as error:
+                self._failed(site, number, str(error))
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + timeout
         while waiting:

@@ -187,7 +187,8 @@ class Gate:
         answer = await self._pass_on(head, head.target, request, client)
         if head.target == PULL_MESSAGE and answer.status == 200:
             question = desk.pass_down(PullMessagesResponse.FromString(answer.content))
-        if head.target == CONFIRM and answer.status == 200 and question is not None:
+        if head.target == CONFIRM and answer.status == 200 and question is not None and not question.confirmed:
+            question.confirmed = True
             self._account(desk, "down", question, question.bytes, len(question.objects))
         return answer, question
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from fedgen.federate.gate_rules import TurnedAwayError
 
-STRANGERS, FROM_ONE_NETWORK, OF_ONE_SITE = 128, 32, 16
+STRANGERS, FROM_ONE_NETWORK, OF_ONE_SITE = 128, 32, 8  # a SuperNode has about four
 
 
 class Guest:

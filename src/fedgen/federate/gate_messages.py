@@ -33,6 +33,7 @@ class Question:
         self.about = {"run": str(about.run_id), "kind": about.message_type, "round": about.group_id}
         self.objects = set(_children_of(tree))
         self.bytes = 0  # on the wire, so far
+        self.confirmed = False  # the site has said that it has all of it
 
 
 class Incoming:

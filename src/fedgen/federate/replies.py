@@ -1,4 +1,4 @@
-"""What comes back from sites, by two ways: replies from Flower, and word from the gate of those that it refused."""
+"""What goes to sites and what comes back: replies from Flower, and word from the gate of those that it refused."""
 
 import json
 import os
@@ -18,6 +18,23 @@ from fedgen.federate.journal import before
 _PATIENCE = 2.0  # seconds to wait for a reply that is being fetched before looking at the others
 # SuperLink cannot be reached, or has ended the run. Whatever else goes wrong with one site's message is that site's.
 NO_SITES_FAULT = (httpx.TransportError, RunNotRunningException)
+
+
+class UnsentError(Exception):
+    """A message that could not be sent, to one site; its text is the reason."""
+
+
+def send(grid: Grid, message: Message) -> str:
+    """Send one message; gives its id."""
+    try:
+        pushed = list(grid.push_messages([message]))
+    except NO_SITES_FAULT:
+        raise
+    except Exception as error:
+        raise UnsentError(f"its message could not be sent: {type(error).__name__}: {error}") from None
+    if not (pushed and pushed[0]):
+        raise UnsentError("Flower did not take the message for it")
+    return pushed[0]
 
 
 class Replies:
