@@ -128,7 +128,7 @@ def free_port() -> int:
 
     Drawn from below those that the system gives to outgoing connections, one of which might take it before its owner.
     """
-    for port in random.SystemRandom().sample(_PORTS, 100):
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was in use a minute ago will do
             probe.bind(("127.0.0.1", port))
