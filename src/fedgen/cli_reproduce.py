@@ -30,7 +30,7 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 def reproduce(
     names: Annotated[list[str], typer.Argument(help="Experiments, or: all, list (what there is), page (a Markdown page of what --out holds).")],
     preset: Annotated[str, typer.Option(help="paper, reference or tuned; an experiment's own columns may say more.")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="A small version for a first look: few rows, 10 rounds, one seed, marked as such everywhere.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A small version for a first look: few rows and columns, 10 rounds, one seed, marked as such everywhere.")] = False,
     row: Annotated[list[str] | None, typer.Option(help="Only this row (repeat for several).")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions instead of the experiment's own.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds instead of the experiment's own.")] = None,
@@ -43,7 +43,8 @@ def reproduce(
 ) -> None:  # fmt: skip
     """Reproduce a table or figure of the paper, with our numbers beside the published ones.
 
-    Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
+    NAMES are experiments (`fedgen reproduce list` shows them), or one of: all; list; page, a Markdown page of what
+    --out holds. Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
     """
     if names == ["list"]:
         _list()
@@ -67,7 +68,7 @@ def reproduce(
         raise FedgenError(f"no experiment has preset {preset}")
     use_machine_well()
     if quick:
-        errors.print("[yellow]quick:[/yellow] few rows, 10 rounds, one seed: a look, not a result")
+        errors.print("[yellow]quick:[/yellow] few rows and columns, 10 rounds, one seed: a look, not a result")
     share = _share(part)
     configs = {identity(config): config for request in requests for config in request.configs().values()}
     missing = [config for config in configs.values() if store.cell(config) is None]

@@ -97,6 +97,7 @@ def test_a_cell_is_known_by_what_it_computes() -> None:
     ("change", "message"),
     [
         ('quick_rows = ["two"]', "no row is named two; there are one"),
+        ('quick_columns = ["two"]', "no column is named two; there are fedavg"),
         ("[[figures", "experiment e: "),
         ("colour = 1", "experiment e: colour: Extra inputs"),
         ('baseline = "fedgen"', "no row or column is named fedgen"),
@@ -124,3 +125,11 @@ def test_chosen_rows_keep_the_row_that_differences_are_taken_to() -> None:
     assert [row.name for row in chosen.rows] == ["none", "beta"]
     curves = Request.of(experiment("curves"), rows=("mnist-1",)).experiment
     assert [figure.name for figure in curves.figures] == ["mnist-1"]
+
+
+def test_quick_columns_keep_the_one_that_differences_are_taken_to() -> None:
+    quick = Request.of(experiment("generator-structure"), quick=True)
+    assert [column for _, column in quick.configs()] == ["fedavg", "32-256", "32-64"]
+    assert len(Request.of(experiment("generator-structure")).experiment.columns) == 6
+    batch = Request.of(experiment("synthetic-batch"), quick=True).experiment
+    assert {name for figure in batch.figures for name in figure.columns} <= {"fedavg", "B8", "B32"}

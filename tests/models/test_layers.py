@@ -80,6 +80,15 @@ def test_conv_norm_and_its_gradients_are_torchs(height: int, width: int, stride:
     assert same is updated
 
 
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 8), (1, 2)])
+def test_a_trained_conv_of_one_channel_is_torchs(height: int, width: int) -> None:
+    conv, (norm, statistics) = layers.conv_init(KEY, 1, 6), layers.batch_norm_init(6)
+    x = jax.random.normal(KEY, (1, height, width, 4))
+    theirs = _torch_norm(norm).eval()(_torch_conv(conv, 1, 6, 2)(_tensor(_samples_first(x))))
+    ours, _ = layers.conv_norm(conv, norm, statistics, x, False)
+    np.testing.assert_allclose(_samples_first(ours), theirs.detach(), **CLOSE)
+
+
 def test_max_pool_is_torchs_and_drops_an_odd_edge() -> None:
     x = jax.random.normal(KEY, (3, 7, 8, 2))
     np.testing.assert_array_equal(_samples_first(layers.max_pool(x)), nn.MaxPool2d(2)(_tensor(_samples_first(x))))

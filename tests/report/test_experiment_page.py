@@ -136,6 +136,8 @@ def test_heterogeneity_is_drawn_with_the_published_points(tmp_path: Path) -> Non
     first = table["figures"][0]["series"][0]
     assert chart.data["series"][0]["published"]["y"] == first["published"]
     paths = save_charts(collect([tmp_path]), tmp_path / "figures")
+    again = save_charts(collect([tmp_path]), tmp_path / "again")
+    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
     assert len(paths) == 2 * sum(len(chart.data["y"]) * len(chart.data["metrics"]) for chart in section.charts)
 
 

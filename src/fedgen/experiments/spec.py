@@ -89,6 +89,7 @@ class Experiment(_Strict):
     figures: tuple[Figure, ...] = ()
     baseline: str = "fedavg"  # the column, or else the row, that differences are taken to
     quick_rows: tuple[str, ...] = ()
+    quick_columns: tuple[str, ...] = ()  # all, where none is named
     notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -102,6 +103,7 @@ class Experiment(_Strict):
             if self.metric == "rounds" and row.target is None:
                 raise ValueError(f"row {row.name} needs a target")
         _known("row", self.quick_rows, rows)
+        _known("column", self.quick_columns, columns)
         if self.kind == "grid":
             _known("row or column", (self.baseline,), (*rows, *columns))
             if not self.quick_rows:
@@ -175,7 +177,7 @@ def read_experiment(name: str, text: str) -> Experiment:
 
 
 def chosen_rows(experiment: Experiment, names: tuple[str, ...], quick: bool) -> Experiment:
-    """The experiment with these rows only (all, where none is named); `quick` takes the quick ones."""
+    """The experiment with these rows only (all, where none is named); `quick` takes the quick ones, and columns."""
     valid: Mapping[str, Row] = {row.name: row for row in experiment.rows}
     for name in names:
         if name not in valid:
@@ -184,8 +186,15 @@ def chosen_rows(experiment: Experiment, names: tuple[str, ...], quick: bool) -> 
     if experiment.baseline in valid and experiment.baseline not in wanted:
         wanted = (experiment.baseline, *wanted)
     rows = tuple(row for row in experiment.rows if row.name in wanted)
-    shown = tuple(figure for figure in experiment.figures if set(figure.rows) <= set(wanted))
-    return experiment.model_copy(update={"rows": rows, "figures": shown, "quick_rows": ()})
+    kept = {experiment.baseline, *experiment.quick_columns} if quick and experiment.quick_columns else None
+    columns = tuple(column for column in experiment.columns if kept is None or column.name in kept)
+    names = tuple(column.name for column in columns)
+    shown = tuple(
+        figure.model_copy(update={"columns": tuple(name for name in figure.columns or names if name in names)})
+        for figure in experiment.figures
+        if set(figure.rows) <= set(wanted)
+    )
+    return experiment.model_copy(update={"rows": rows, "columns": columns, "figures": shown, "quick_rows": ()})
 
 
 def _known(kind: str, names: tuple[str, ...], valid: list[str] | tuple[str, ...]) -> None:

@@ -83,7 +83,7 @@ def _section(table: Experiment, store: Store) -> Section:
 def _notices(table: Experiment) -> list[str]:
     notices = []
     if table["quick"]:
-        how = ": few rows, 10 rounds, one seed" if "cells" in table else ""
+        how = ": few rows and columns, 10 rounds, one seed" if "cells" in table else ""
         notices.append(f"A quick look, not a result{how}.")
     entries = [(row, column, e) for row, es in table.get("cells", {}).items() for column, e in es.items()]
     states = Counter(e["status"] for *_, e in entries if e["status"] != "done")

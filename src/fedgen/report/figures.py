@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from fedgen.algorithms import options_of
@@ -74,9 +75,10 @@ def heading(config: Mapping[str, Any]) -> str:
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """A figure as PNG and SVG, each written whole or not at all."""
-    paths = [folder / f"{name}.{form}" for form in ("png", "svg")]
-    for path in paths:
-        with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=150, format=path.suffix[1:])
+    """A figure as PNG and SVG, each written whole or not at all; the same figure gives the same bytes."""
+    metadata = {"png": {}, "svg": {"Date": None}}
+    paths = [folder / f"{name}.{form}" for form in metadata]
+    for path, said in zip(paths, metadata.values(), strict=True):
+        with replacing(path) as temporary, rc_context({"svg.hashsalt": name}):
+            figure.savefig(temporary, dpi=150, format=path.suffix[1:], metadata=said)
     return paths

@@ -56,6 +56,9 @@ def _panels(table: Table, panels: Sequence[Mapping[str, Any]], folder: Path, nam
                 line.set_dashes(DASHES[dash])
             axes.fill_between(one["x"], one["low"], one["high"], color=LIGHT[colour], alpha=0.12, lw=0)
             handles.setdefault(one["label"], line)
+            if one.get("published"):
+                x, y = zip(*one["published"], strict=True)
+                axes.plot(x, y, ls="", marker="o", ms=5, mfc="none", mew=0.9, color=LIGHT[colour])
         axes.set(xlabel=panel["x_label"], title=panel["title"])
         if panel["log"]:
             axes.set_xscale("log")
@@ -66,7 +69,8 @@ def _panels(table: Table, panels: Sequence[Mapping[str, Any]], folder: Path, nam
     order = [column["label"] for column in table["columns"] if column["label"] in handles]
     figure.legend([handles[label] for label in order], order, loc="outside right center", frameon=False)
     quick = "\na look, not a result" if table["quick"] else ""
-    title = f"{table['title']}, preset {table['preset']}{_unlike(table)}"
+    hollow = "; hollow: published" if any(one.get("published") for panel in panels for one in panel["series"]) else ""
+    title = f"{table['title']}, preset {table['preset']}{_unlike(table)}{hollow}"
     letters = int(11 * figure.get_figwidth())  # of this size, in a line
     figure.suptitle("\n".join(textwrap.wrap(title, letters)) + quick, fontsize="medium")
     return save_figure(figure, folder, name)
@@ -76,6 +80,7 @@ def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> None:
     """Leave out the first rounds, and say where a curve ends that lies far below the others."""
     ends = {one["label"]: one["y"][-1] for one in panel["series"]}
     lowest = [min(one["y"]) if panel["kind"] == "lines" else one["y"][-1] for one in panel["series"]]
+    lowest += [y for one in panel["series"] for _, y in one.get("published", ())]
     near = [low for low in lowest if low >= max(ends.values()) - _FAR]
     bottom = max(min(near) - (2 if panel["kind"] == "lines" else 12), 0)
     axes.set_ylim(bottom=bottom)
