@@ -20,13 +20,16 @@ time.sleep(300)
 
 def test_detached_grandchildren_end_too() -> None:
     process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True)
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    others: list[subprocess.Popen[bytes]] = []
     try:
         assert process.stdout is not None
         assert select.select([process.stdout], [], [], 60)[0], "it says their numbers"
         child, grandchild = map(int, process.stdout.readline().split())
         found = family([process.pid])
         assert {p.pid for p in found} == {process.pid, child, grandchild}
+        # Started now: the system tells when a process started in hundredths of a second.
+        bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+        others.append(bystander)
         stale = [p._replace(pid=bystander.pid) for p in found[:1]]  # the number is another's by now
         kill([*found, *stale])
         assert process.wait(timeout=10) == -9
@@ -34,6 +37,7 @@ def test_detached_grandchildren_end_too() -> None:
         time.sleep(0.1)
         assert bystander.poll() is None
     finally:
-        kill(family([process.pid, bystander.pid]))
+        kill(family([process.pid, *(other.pid for other in others)]))
         process.communicate(timeout=30)
-        bystander.wait(30)
+        for other in others:
+            other.wait(30)
