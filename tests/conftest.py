@@ -8,6 +8,8 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "2"
 import jax
 import pytest
 
+from bounded import pytest_runtest_protocol  # noqa: F401 (a hook of pytest)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:

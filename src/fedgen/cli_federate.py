@@ -85,7 +85,8 @@ def demo(
     console.print(table)
     early = max((row.difference for row in found[:3]), default=0.0)
     verdict = "agree" if early <= AGREEMENT else "DIFFER"
-    console.print(f"The server states of the first {len(found[:3])} rounds {verdict} (to {AGREEMENT:g} relative).")
+    rounds_said = f"first {len(found[:3])} rounds" if len(found) > 1 else "first round"
+    console.print(f"The server states of the {rounds_said} {verdict} (to {AGREEMENT:g} relative).")
     run = place.server / "runs" / RUN
     write_report([run], run / "report.html")
     learning_curves(json.loads((run / "summary.json").read_text(encoding="utf-8")), run)
@@ -163,7 +164,7 @@ def gate(
     What sites need passes; everything else is refused, written to gate.jsonl, and never reaches SuperLink.
     """
     flower_is_installed()
-    from fedgen.federate.gate import open_gate, parse_address
+    from fedgen.federate.gate_supervisor import open_gate, parse_address
 
     raise typer.Exit(open_gate(folder, parse_address(listen), parse_address(superlink), command))
 
@@ -174,7 +175,7 @@ def flower_is_installed() -> None:
         import fedgen.federate.wire  # noqa: F401 (only whether it can be imported)
     except ModuleNotFoundError as error:
         raise FedgenError(
-            f"a federation needs Flower ({error.name} is not installed): pip install 'fedgen[flower]'"
+            f"a federation needs Flower ({error.name} is not installed): pip install '.[flower]' in FedGen's folder"
         ) from None
 
 
@@ -221,14 +222,28 @@ class _Display:
             if who in self._sites:
                 self._sites[who] = (kind, event["reason"])
             self._say(f"{who} {kind}: {event['reason']}")
-        elif kind in ("waiting", "retry", "left", "comparing"):
-            self._note = {"comparing": "running the simulator"}.get(kind, f"{kind}: {event}")
+        elif kind == "left":
+            self._sites[event["site"]] = ("left", "")
+        elif kind == "waiting":
+            self._note = (
+                f"round {event['round'] + 1}: {event['present']} of the {event['needed']} sites needed are there"
+            )
+        elif kind == "retry":
+            self._note = (
+                f"round {event['round'] + 1} again: {event['good']} good updates of the {event['needed']} needed"
+            )
+        elif kind == "comparing":
+            self._note = "running the simulator"
         if console.is_terminal:
             self._live.update(self._picture())
 
     def _site_event(self, kind: str, at: str, event: dict[str, Any]) -> None:
-        if kind in ("train", "evaluate"):
-            self._sites[at] = (kind, f"round {event['round'] + 1}, received {event['received']:,} bytes")
+        if kind == "train":
+            self._sites[at] = ("training", f"round {event['round'] + 1}, received {event['received']:,} bytes")
+        elif kind == "evaluate":
+            self._sites[at] = ("testing", f"after round {event['round']}, received {event['received']:,} bytes")
+        elif kind == "evaluated":
+            self._sites[at] = ("tested", f"after round {event['round']}")
         elif kind == "trained":
             self._sites[at] = ("trained", f"round {event['round'] + 1}, sent {event['sent']:,} bytes")
         elif kind == "failed":
@@ -241,5 +256,6 @@ class _Display:
         table = Table(box=None, show_header=False, padding=(0, 2))
         for name, (state, note) in self._sites.items():
             table.add_row(name, state, note)
-        bar = ProgressBar(total=self._rounds, completed=self._round, width=40)
+        bar = Table.grid()  # a bar alone would not end its line
+        bar.add_row(ProgressBar(total=self._rounds, completed=self._round, width=40))
         return Group(Text(f"{self._round}/{self._rounds} rounds  {self._note}"), bar, table)

@@ -19,7 +19,7 @@ def guarantee(config: RunConfig, messages: int) -> dict[str, Any] | None:
     try:
         from dp_accounting import get_epsilon_gaussian
     except ModuleNotFoundError:
-        raise FedgenError("the privacy accountant is not installed: pip install 'fedgen[privacy]'") from None
+        raise FedgenError("there is no privacy accountant: pip install '.[privacy]' in FedGen's folder") from None
 
     def epsilon(apart: float, counts_apart_squared: float) -> float:
         # Gaussian mechanisms together are one, with multiplier 1 / sqrt(sum of 1 / multiplier^2): no bound is lost.

@@ -1,14 +1,15 @@
 """Real federations for tests: processes on the loopback interface, bounded in time, with nothing left behind."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fedgen.federate.demo import write_federation
-from fedgen.federate.folders import new_folder
+from fedgen.federate.folders import Place, new_folder
 from fedgen.federate.journal import read_journal
-from fedgen.federate.processes import Processes
+from fedgen.federate.processes import Processes, processes_of
 from fedgen.federate.settings import ServerSettings
 
 Event = dict[str, Any]
@@ -20,6 +21,26 @@ def write(root: Path, setup: Any, data: Any, *, tls: bool = True, **settings: An
     place = new_folder(root)
     names = tuple(f"site-{n}" for n in range(setup.config.users))
     return place, write_federation(place, setup, data, ServerSettings(sites=names, **settings), tls=tls)
+
+
+@contextlib.contextmanager
+def running(place: Place, port: int) -> Iterator[Processes]:
+    """The processes of a federation, none of which is left in the end."""
+    with processes_of(place, port) as processes:
+        yield processes
+    assert not left_behind(place.root)
+
+
+def left_behind(folder: Path) -> list[str]:
+    """The processes that were started in a folder and are still there."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder).encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue  # it has ended meanwhile, or is not ours
+    return found
 
 
 def server_events(processes: Processes) -> list[Event]:
@@ -39,3 +60,14 @@ def until(events: Callable[[], list[Event]], **wanted: Any) -> Event:
                 return event
         time.sleep(0.1)
     raise AssertionError(f"{wanted} did not happen; what did: {events()[-10:]}")
+
+
+def training(processes: Processes, site: str, number: int | None = None) -> dict:
+    """The site's latest training that has not ended; wait for one."""
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:
+        events = [e for e in site_events(processes, site) if e["event"] in ("train", "trained", "failed")]
+        if events and events[-1]["event"] == "train" and number in (None, events[-1]["round"]):
+            return events[-1]
+        time.sleep(0.05)
+    raise AssertionError(f"{site} does not train: {site_events(processes, site)[-5:]}")

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from real import left_behind
+
 from helpers import small_data
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +20,7 @@ def test_sites_with_different_extractors(tmp_path: Path) -> None:
     sent = dict(re.findall(r"(\w+) sent (\d+) bytes", done.stdout))
     predictor, counts, headers = (16 * 4 + 4) * 4, 4 * 4, 3 * 128
     assert sent == dict.fromkeys(("grey", "colour", "vectors"), str(predictor + counts + headers))
+    assert not left_behind(tmp_path)
     scores = dict(re.findall(r"(\w+) recognises ([\d.]+) %", done.stdout))
     assert set(scores) == set(sent)
 

@@ -10,33 +10,37 @@ from base64 import b64encode
 from collections.abc import Iterator
 
 import httpx
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
-from flwr.proto.node_pb2 import Node
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest, PushObjectResponse
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.protobuf import translation
+from gate_traffic import Letter, confirm, objects, pulled
 
 from fedgen.federate import gate as gate_module
+from fedgen.federate import gate_connections, gate_line
 from fedgen.federate.folders import Place, write_keys
-from fedgen.federate.gate import Address, Gate, parse_address
-from fedgen.federate.gate_rules import PUSH_MESSAGE, PUSH_OBJECT, TARGETS, Rules
+from fedgen.federate.gate import Address, Gate
+from fedgen.federate.gate_rules import CONFIRM, PULL_MESSAGE, PULL_OBJECT, PUSH_MESSAGE, PUSH_OBJECT, TARGETS
+from fedgen.federate.gate_supervisor import parse_address
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
 from fedgen.federate.keys import public_keys
-from fedgen.federate.processes import free_port
 
 HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 MAX_MESSAGE = 10_000_000
 
 
 class Fixture:
-    """A gate in a thread of its own, before a server that takes everything and remembers its first lines."""
+    """A gate in a thread of its own, before a server that takes everything and remembers what it got."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.port, self.behind = free_port(), free_port()
+        self.port = 0
         self.seen: list[bytes] = []  # whole requests that came through
+        self.down = PullMessagesResponse()  # what sites get when they ask for messages
 
     @property
     def refused(self) -> list[dict]:
@@ -53,7 +57,11 @@ class Fixture:
 
     def client(self) -> httpx.Client:
         trusted = ssl.create_default_context(cafile=self.place.authority / "ca.crt")
-        return httpx.Client(base_url=f"https://127.0.0.1:{self.port}", verify=trusted, trust_env=False)
+        return httpx.Client(base_url=f"https://127.0.0.1:{self.port}", verify=trusted, trust_env=False, timeout=60)
+
+    def post(self, target: str, content: bytes, site: str = "north") -> httpx.Response:
+        with self.client() as client:
+            return client.post(target, content=content, headers=self.headers(site))
 
     def connect(self) -> ssl.SSLSocket:
         trusted = ssl.create_default_context(cafile=self.place.authority / "ca.crt")
@@ -75,20 +83,40 @@ class Fixture:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = next(int(r[15:]) for r in head.lower().split(b"\r\n") if r.startswith(b"content-length:"))
-                self.seen.append(head + await reader.readexactly(length))
-                writer.write(b"HTTP/1.1 200 OK\r\nflwr-note: hello\r\nx-other: no\r\ncontent-length: 3\r\n\r\nyes")
+                body = await reader.readexactly(length)
+                self.seen.append(head + body)
+                said = self.answer(head.split()[1].decode(), body)
+                more = f"flwr-note: hello\r\nx-other: no\r\ncontent-length: {len(said)}\r\n\r\n"
+                writer.write(b"HTTP/1.1 200 OK\r\n" + more.encode() + said)
                 await writer.drain()
         writer.close()
 
+    def answer(self, target: str, body: bytes) -> bytes:
+        if target == PULL_MESSAGE:
+            return self.down.SerializeToString()
+        if target == PUSH_MESSAGE:
+            names = [
+                name for tree in PushMessagesRequest.FromString(body).message_object_trees for name in objects(tree)
+            ]
+            return PushMessagesResponse(session_id="of SuperLink", objects_to_push=names).SerializeToString()
+        return PushObjectResponse(stored=True).SerializeToString() if target == PUSH_OBJECT else b"yes"
+
+    @property
+    def came(self) -> list[str]:
+        return [request.split()[1].decode() for request in self.seen]
+
     async def live(self, ready: threading.Event, stop: asyncio.Event) -> None:
+        """Both ends listen where the system has a free port for them."""
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(self.place.server / "server.crt", self.place.server / "server.key")
-        rules = Rules(public_keys(self.place.server / "keys"), MAX_MESSAGE)
-        gate = Gate(self.place.server, rules, Address("127.0.0.1", self.behind))
-        async with await asyncio.start_server(self.upstream, "127.0.0.1", self.behind, ssl=tls):
-            serving = asyncio.create_task(gate.serve(Address("127.0.0.1", self.port)))
-            while not (self.place.server / GATE_JOURNAL).exists():
-                await asyncio.sleep(0.01)
+        async with await asyncio.start_server(self.upstream, "127.0.0.1", 0, ssl=tls) as server:
+            behind = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+            gate = Gate(self.place.server, public_keys(self.place.server / "keys"), MAX_MESSAGE, behind)
+            serving = asyncio.create_task(gate.serve(Address("127.0.0.1", 0)))
+            async with asyncio.timeout(30):
+                while not (opened := read_journal(self.place.server / GATE_JOURNAL)):
+                    await asyncio.sleep(0.01)
+            self.port = int(opened[0]["address"].rpartition(":")[2])
             ready.set()
             await stop.wait()
             serving.cancel()
@@ -106,18 +134,20 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture
 def gate(keys: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fixture]:
-    monkeypatch.setattr(gate_module, "_LINGER", 0.1)
+    monkeypatch.setattr(gate_line, "LINGER", 0.1)
     (keys.server / GATE_JOURNAL).unlink(missing_ok=True)
     fixture, ready, stop = Fixture(keys), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(fixture.live(ready, stop)))
+    # A thread that does not end must not keep the tests from ending.
+    thread = threading.Thread(target=lambda: loop.run_until_complete(fixture.live(ready, stop)), daemon=True)
     thread.start()
-    assert ready.wait(30)
     try:
+        assert ready.wait(30)
         yield fixture
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(30)
+        assert not thread.is_alive()
         loop.close()
 
 
@@ -131,13 +161,14 @@ def test_what_a_site_asks_passes_as_a_new_request(gate: Fixture) -> None:
     with gate.client() as client:
         for number in range(3):
             more = {"x-forwarded-for": "10.0.0.1", "cookie": "a=b", "content-type": "application/protobuf"}
-            answer = client.post(HEARTBEAT, content=b"x" * number, headers={**gate.headers(), **more})
+            beat = SendNodeHeartbeatRequest(heartbeat_interval=number).SerializeToString()
+            answer = client.post(HEARTBEAT, content=beat, headers={**gate.headers(), **more})
             assert (answer.status_code, answer.text) == (200, "yes")
             assert answer.headers["flwr-note"] == "hello"
             assert "x-other" not in answer.headers
     assert len(gate.seen) == 3
     assert gate.seen[2].startswith(f"POST {HEARTBEAT} HTTP/1.1\r\n".encode())
-    assert gate.seen[2].endswith(b"\r\n\r\nxx")
+    assert gate.seen[2].endswith(b"\r\n\r\n" + beat)
     assert b"cookie" not in gate.seen[2].lower()
     assert b"x-forwarded-for" not in gate.seen[2].lower()
     assert b"flwr-signature" in gate.seen[2]
@@ -230,59 +261,84 @@ def test_only_sites_with_a_key_of_the_federation_get_to_superlink(gate: Fixture)
 def test_what_is_too_large_is_refused_before_it_is_read_and_written_down_with_its_sender(
     gate: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate_module, "_LINGER", 10.0)
-
-    def push(target: str, size: int, site: str = "north") -> int:
-        with gate.client() as client:
-            return client.post(target, content=bytes(size), headers=gate.headers(site)).status_code
-
-    def announce() -> int:
-        with gate.client() as client:
-            return client.post(PUSH_MESSAGE, content=_pushed(), headers=gate.headers()).status_code
-
-    assert push(HEARTBEAT, 2_000_000) == 413
-    assert push(PUSH_OBJECT, 7_000_000, "south") == 413
+    monkeypatch.setattr(gate_line, "LINGER", 10.0)
+    assert gate.post(HEARTBEAT, bytes(2_000_000)).status_code == 413
+    assert gate.post(PUSH_OBJECT, bytes(7_000_000), "south").status_code == 413
     assert not gate.seen
     # A message that comes in many pieces: the one that makes it too large is refused, and so are those after it.
-    assert announce() == 200
-    assert [push(PUSH_OBJECT, 4_000_000) for _ in range(4)] == [200, 200, 413, 413]
-    assert push(PUSH_OBJECT, 4_000_000, "south") == 200, "which is another site"
-    assert announce() == 200
-    assert push(PUSH_OBJECT, 4_000_000) == 200, "the next message"
-    assert [(e["site"], e["status"]) for e in gate.refused] == [("north", 413), ("south", 413)] + [("north", 413)] * 2
-    assert "10,000,000" in gate.refused[-1]["reason"]
+    letter = Letter({"weights": np.random.default_rng(0).integers(0, 255, 12_000_000, np.uint8)})
+    gate.down = pulled(letter.question)
+    assert gate.post(PULL_MESSAGE, b"").status_code == 200
+    opened = gate.post(PUSH_MESSAGE, letter.announcement)
+    pushes = letter.pushes(PushMessagesResponse.FromString(opened.content))
+    statuses = [gate.post(PUSH_OBJECT, push).status_code for push in sorted(pushes, key=len, reverse=True)]
+    assert statuses == [200, 413] + [413] * (len(pushes) - 2)
+    assert {(e["site"], e["status"]) for e in gate.refused} == {("north", 413), ("south", 413)}
+    assert "10,000,000 bytes (max_message)" in gate.refused[-1]["reason"]
+    assert gate.came == [PULL_MESSAGE], "nothing of the message reached SuperLink"
 
 
-def _pushed(answers: str = "question", sender: int = 7, receiver: int = 1, messages: int = 1, trees: int = 1) -> bytes:
-    metadata = Metadata(run_id=1, src_node_id=sender, dst_node_id=receiver, reply_to_message_id=answers)
-    request = PushMessagesRequest(
-        node=Node(node_id=7),
-        messages_list=[Message(metadata=metadata)] * messages,
-        message_object_trees=[ObjectTree(object_id="root")] * trees,
-    )
-    return request.SerializeToString()
+def test_an_answer_reaches_superlink_when_all_of_it_is_there(gate: Fixture) -> None:
+    """A site asks, fetches and answers, and hears nothing of what others sent; bytes are written down both ways."""
+    letter = Letter({"weights": np.arange(1000.0), "bias": np.zeros(3)})
+    gate.down = pulled(letter.question)
+    question = pulled(letter.question).messages_list[0].metadata.message_id
+    part = PullObjectRequest(object_id=next(iter(objects(letter.question_tree)))).SerializeToString()
+    assert gate.post(PULL_OBJECT, part).status_code == 403, "it was not sent to this site yet"
+    gate.post(PULL_MESSAGE, b"")
+    assert gate.post(PULL_OBJECT, part, "south").status_code == 403, "it is another site's"
+    assert gate.post(CONFIRM, confirm(question), "south").status_code == 403
+    assert gate.post(PUSH_MESSAGE, letter.announcement, "south").status_code == 403
+    assert gate.came == [PULL_MESSAGE]
+    assert gate.post(PULL_OBJECT, part).status_code == 200
+    for _ in range(2):  # it is written down once
+        assert gate.post(CONFIRM, confirm(question)).status_code == 200
+    del gate.seen[:]
+
+    opened = PushMessagesResponse.FromString(gate.post(PUSH_MESSAGE, letter.announcement).content)
+    assert sorted(opened.objects_to_push) == sorted(objects(letter.tree)), "all, whatever SuperLink has already"
+    *first, last = letter.pushes(opened)
+    for push in [*first, first[0]]:
+        assert PushObjectResponse.FromString(gate.post(PUSH_OBJECT, push).content).stored
+    assert not gate.seen
+    for _ in range(2):  # a site that did not hear the answer says it again
+        assert PushObjectResponse.FromString(gate.post(PUSH_OBJECT, last).content).stored
+    assert gate.came == [PUSH_MESSAGE] + [PUSH_OBJECT] * (len(first) + 1)
+    passed = [PushObjectRequest.FromString(seen.partition(b"\r\n\r\n")[2]) for seen in gate.seen[1:]]
+    assert {p.session_id for p in passed} == {"of SuperLink"}
+    assert {p.object_id: p.object_content for p in passed} == letter.contents
+    assert gate.post(PUSH_MESSAGE, letter.announcement).status_code == 403, "it is answered"
+    assert not list(gate.place.server.glob("incoming/*")), "nothing is left on disk"
+
+    down, up = [e for e in read_journal(gate.place.server / GATE_JOURNAL) if e["event"] == "message"]
+    assert [(e["site"], e["way"], e["kind"], e["round"]) for e in (down, up)] == [
+        ("north", "down", "train", "3"), ("north", "up", "train", "3"),
+    ]  # fmt: skip
+    content = sum(map(len, letter.contents.values()))
+    content += len(first[0])  # which was sent twice
+    assert content < up["bytes"] < content + 1500 * (len(letter.contents) + 2), "a head for each object, and no more"
+    assert down["bytes"] < 3000
+    assert up["bytes_up"] > up["bytes"], "with what it asked"
+    assert up["bytes_down"] > down["bytes"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        _pushed(answers=""),  # an instruction: SuperLink takes it for the server's if the sender says so
-        _pushed(answers="", sender=1, receiver=8),
-        _pushed(receiver=8),
-        _pushed(sender=8),
-        _pushed(messages=2),
-        _pushed(messages=0),
-        _pushed(trees=2),
-        b"\x00" * 10,
-    ],
-)
-def test_a_site_sends_its_own_answers_to_the_server_and_nothing_else(body: bytes, gate: Fixture) -> None:
-    with gate.client() as client:
-        assert client.post(PUSH_MESSAGE, content=body, headers=gate.headers()).status_code in (400, 403)
-        assert not gate.seen
-        assert client.post(PUSH_MESSAGE, content=_pushed(), headers=gate.headers()).status_code == 200
-    assert gate.seen[0].endswith(_pushed())
-    assert [e["site"] for e in gate.refused] == ["north"]
+def test_an_answer_that_superlink_did_not_take_may_be_pushed_again(
+    gate: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letter = Letter({"weights": np.arange(10.0)})
+    gate.down = pulled(letter.question)
+    gate.post(PULL_MESSAGE, b"")
+    *first, last = letter.pushes(PushMessagesResponse.FromString(gate.post(PUSH_MESSAGE, letter.announcement).content))
+    for push in first:
+        gate.post(PUSH_OBJECT, push)
+    honest = gate.answer
+    no = PushObjectResponse(stored=False).SerializeToString()
+    monkeypatch.setattr(gate, "answer", lambda target, body: no if target == PUSH_OBJECT else honest(target, body))
+    assert not PushObjectResponse.FromString(gate.post(PUSH_OBJECT, last).content).stored
+    monkeypatch.setattr(gate, "answer", honest)
+    assert PushObjectResponse.FromString(gate.post(PUSH_OBJECT, last).content).stored
+    events = [e["event"] for e in read_journal(gate.place.server / GATE_JOURNAL)]
+    assert events == ["open", "message"], "which passed once"
 
 
 def test_who_does_not_speak_tls_or_trusts_another_authority_hears_nothing(gate: Fixture) -> None:
@@ -298,24 +354,47 @@ def test_who_does_not_speak_tls_or_trusts_another_authority_hears_nothing(gate: 
 
 
 def test_the_slow_and_the_many_are_cut_off_and_others_served(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "_FROM_ONE_ADDRESS", 5)
+    monkeypatch.setattr(gate_connections, "FROM_ONE_NETWORK", 5)
     monkeypatch.setattr(gate_module, "_FIRST_HEAD", 1.0)
-    monkeypatch.setattr(gate_module, "_BODY", 1.0)
+    monkeypatch.setattr(gate_line, "_BODY", 1.0)
     signed = "".join(f"{name}: {value}\r\n" for name, value in gate.headers().items())
-    beginnings = ["", "POST ", f"POST {HEARTBEAT} HTTP/1.1\r\nhost: a\r\n{signed}content-length: 9\r\n\r\nshort"]
+    sites = gate.connect()
+    sites.sendall(f"POST {HEARTBEAT} HTTP/1.1\r\nhost: a\r\n{signed}content-length: 9\r\n\r\nshort".encode())
     slow = [gate.connect() for _ in range(5)]
-    for connection, beginning in zip(slow, beginnings, strict=False):
-        connection.sendall(beginning.encode())
+    slow[0].sendall(b"POST ")
     with pytest.raises((ConnectionError, ssl.SSLError)):
-        gate.connect()  # the sixth
-    for connection in slow:
+        gate.connect()  # the sixth that no site has signed
+    for connection in [*slow, sites]:
         connection.settimeout(30)
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             assert connection.recv(100) == b"", "cut off without an answer"
         connection.close()
     with gate.client() as client:
         assert client.post(HEARTBEAT, content=b"", headers=gate.headers()).status_code == 200
-    assert "more than 5 connections" in [e["reason"] for e in gate.refused]
+    assert "more than 5 connections without a site's signature" in [e["reason"] for e in gate.refused]
+
+
+def test_a_site_finds_a_place_among_strangers_and_has_a_number_of_its_own(
+    gate: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_connections, "STRANGERS", 4)
+    monkeypatch.setattr(gate_connections, "OF_ONE_SITE", 2)
+    strangers = [gate.connect() for _ in range(4)]
+    with gate.client() as one, gate.client() as two, gate.client() as three, gate.client() as other:
+        for client, site, status in (
+            (one, "north", 200),
+            (two, "north", 200),
+            (three, "north", 429),
+            (other, "south", 200),
+        ):
+            assert client.post(HEARTBEAT, content=b"", headers=gate.headers(site)).status_code == status
+        assert one.post(HEARTBEAT, content=b"", headers=gate.headers("south")).status_code == 400, "it is north's"
+    strangers[0].settimeout(30)
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        assert strangers[0].recv(100) == b"", "the oldest had to go"
+    for connection in strangers:
+        connection.close()
+    assert [(e["site"], e["status"]) for e in gate.refused] == [("north", 429), ("south", 400)]
 
 
 def test_a_head_without_end_is_refused(gate: Fixture) -> None:
@@ -327,7 +406,13 @@ def test_very_many_refusals_do_not_fill_the_disk(gate: Fixture, monkeypatch: pyt
     with gate.client() as client:
         for _ in range(20):
             assert client.post("/").status_code == 403
-    assert len(gate.refused) <= 6, "three in a minute, and the minute may have turned"
+        for _ in range(20):
+            assert client.post(HEARTBEAT, content=b"\xff", headers=gate.headers()).status_code == 400
+        assert client.post(HEARTBEAT, content=bytes(2_000_000), headers=gate.headers()).status_code == 413
+    for of_a_site in (False, True):
+        lines = [e for e in gate.refused if ("site" in e) == of_a_site and e["status"] != 413]
+        assert 3 <= len(lines) <= 6, "three in a minute, and the minute may have turned"
+    assert gate.refused[-1]["status"] == 413, "what the server must know is not lost among them"
 
 
 def test_superlink_away_is_said_so_that_sites_try_again(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:

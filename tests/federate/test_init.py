@@ -15,6 +15,7 @@ from cryptography import x509
 
 from fedgen.cli import main
 from fedgen.config import RunConfig, resolve
+from fedgen.federate.family import family, kill
 from fedgen.federate.folders import Place
 from fedgen.federate.scripts import Doors, write_scripts
 from fedgen.federate.settings import Shared
@@ -188,8 +189,16 @@ def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path)
 
     (tmp_path / "calls").unlink()
     (tmp_path / "stay").touch()
-    with subprocess.Popen(started, env=environment) as process:
-        while not (tmp_path / "calls").exists():
+    process = subprocess.Popen(started, env=environment)
+    try:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "calls").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
+        whole = family([process.pid])
+        assert len(whole) >= 2, "the script and what it started"
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, "it ends, and what it started with it"
+        assert not [one for one in whole if one in family([one.pid])]
+    finally:
+        kill(family([process.pid]))
+        process.wait(30)

@@ -360,3 +360,19 @@ def test_a_site_refuses_what_the_server_should_not_send(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="is missing"):
         ask(QUESTION, ArrayRecord({n: a for n, a in arrays.items() if n != name}))
     assert not (site.folder / "state").exists()
+
+
+def test_a_round_that_comes_late_does_not_take_the_place_of_a_newer_one(tmp_path: Path) -> None:
+    """The last round may be asked for again; one before it is over, and the site's own state stays what it is."""
+    setup = small_setup("fedavg", users=2, active=2, share="predictor")
+    _, grid = local_federation(tmp_path, setup)
+    site, run = grid.sites[0], str(QUESTION["run"])
+    broadcast = zeros(site.plan.forms.broadcast)
+    for number in (2, 5, 5):
+        site.train(run, number, broadcast)
+    kept = {path.name: path.read_bytes() for path in (site.folder / "state" / run).iterdir()}
+    assert len(kept) == 2, "the state after round 5, and the one before it"
+    for number in (0, 2, 4):
+        with pytest.raises(RefusedError, match=f"round {number} is over: this site has trained in round 5"):
+            site.train(run, number, broadcast)
+    assert {path.name: path.read_bytes() for path in (site.folder / "state" / run).iterdir()} == kept

@@ -1,17 +1,18 @@
-"""Real processes over TLS give the simulator's numbers: every algorithm, and FedGen on MNIST in both sharing modes."""
+"""Real processes give the simulator's numbers: every algorithm, and FedGen on MNIST in both sharing modes."""
 
 from pathlib import Path
 
 import jax
 import numpy as np
-from real import Event, server_events, site_events, until, write
+from real import Event, running, server_events, site_events, until, write
 
 from fedgen.algorithms import ALGORITHMS
 from fedgen.config import resolve
 from fedgen.core.trees import named, nbytes
 from fedgen.federate.folders import write_app, write_server
 from fedgen.federate.forms import Plan
-from fedgen.federate.processes import Processes, processes_of
+from fedgen.federate.journal import GATE_JOURNAL, read_journal
+from fedgen.federate.processes import Processes
 from fedgen.federate.settings import ServerSettings, TaskSettings, read_settings
 from fedgen.simulate.checkpoint import load_tree
 from fedgen.simulate.engine import draw_cohort
@@ -37,21 +38,20 @@ ELSEWHERE = {"fedavg", "fedgen"}  # three rounds in test_demo.py, four in test_r
 
 
 def test_every_algorithm_with_a_tiny_model(tmp_path: Path) -> None:
-    """One SuperLink and the same SuperNodes for all, and all runs at once: Flower mostly waits.
+    """One SuperLink and the same SuperNodes for all, and all runs at once: Flower mostly waits. Without TLS, for once.
 
     The data are the same for all algorithms, and so is the file of samples that the server has for FedDFusion.
     """
     names = [name for name in ALGORITHMS if name not in ELSEWHERE]
     setups = {name: small_setup(name, users=2, active=2, rounds=ROUNDS, eval_every=ROUNDS) for name in names}
     settings = {"join_timeout": 60.0, "round_timeout": 230.0}
-    place, port = write(tmp_path / "federation", setups["feddfusion"], small_data(), **settings)
+    place, port = write(tmp_path / "federation", setups["feddfusion"], small_data(), tls=False, **settings)
     server = read_settings(place.server / "server.toml", ServerSettings).model_copy(update={"poll": 1.0})
     assert server.proxy
     write_server(place, server)
     task = read_settings(place.app / "task.toml", TaskSettings)
-    with processes_of(place, port) as processes:
+    with running(place, port) as processes:
         processes.start_superlink()
-        processes.register()
         for name in server.sites:
             processes.start_site(name)
         for algorithm, setup in setups.items():
@@ -100,7 +100,7 @@ def assert_like_the_simulator(setup: Setup, events: list[Event], run: Path) -> N
 def test_fedgen_on_mnist_in_both_sharing_modes(tmp_path: Path) -> None:
     setups = {share: _setup(share) for share in ("all", "predictor")}
     place, port = write(tmp_path / "federation", setups["all"], DATA, join_timeout=60.0, round_timeout=200.0)
-    with processes_of(place, port) as processes:
+    with running(place, port) as processes:
         processes.start_superlink()
         processes.register()
         for number in range(SITES):
@@ -110,6 +110,8 @@ def test_fedgen_on_mnist_in_both_sharing_modes(tmp_path: Path) -> None:
             processes.submit(share)
             finish(processes, share)
         events, journals = server_events(processes), [site_events(processes, f"site-{n}") for n in range(SITES)]
+        passed = [e for e in read_journal(place.server / GATE_JOURNAL) if e["event"] == "message"]
+    assert_on_the_wire(setups, passed)
 
     for share, setup in setups.items():
         assert_like_the_simulator(setup, [e for e in events if e["run"] == share], place.server / "runs" / share)
@@ -132,6 +134,25 @@ def test_fedgen_on_mnist_in_both_sharing_modes(tmp_path: Path) -> None:
     assert abs(scores["predictor"]["accuracy_users"] - summary["accuracy_users"]) < 0.05
     assert abs(scores["predictor"]["accuracy_matching"] - summary["accuracy_matching"]) < 0.05
     assert abs(scores["predictor"]["accuracy_seen_labels"] - summary["accuracy_seen_labels"]) < 0.05
+
+
+def assert_on_the_wire(setups: dict[str, Setup], passed: list[Event]) -> None:
+    """What the gate counted: the arrays, about a kilobyte for each object upwards, and less than that downwards."""
+    runs = list(dict.fromkeys(e["run"] for e in passed))
+    assert len(runs) == len(setups)
+    sizes = {}
+    for run, (share, setup) in zip(runs, setups.items(), strict=True):
+        forms = Plan(setup.config, setup.task).forms
+        for way, form, overhead in (("up", forms.upload, (500, 1600)), ("down", forms.broadcast, (50, 600))):
+            found = [e for e in passed if (e["run"], e["way"], e["kind"]) == (run, way, "train")]
+            assert len(found) == ROUNDS * ACTIVE
+            due = nbytes(form) + 128 * len(named(form))
+            for e in found:
+                # Equal arrays travel once: as long as its biases are zeros, a model is a little smaller than its form.
+                assert 0.97 * due + overhead[0] * e["objects"] < e["bytes"] < due + overhead[1] * e["objects"], (due, e)
+            sizes[share, way] = max(e["bytes"] for e in found)
+    assert sizes["predictor", "up"] < sizes["all", "up"] / 6, sizes
+    assert sizes["predictor", "down"] < sizes["all", "down"] / 2, "the generator is most of what is left"
 
 
 def _simulated_scores(setup: Setup) -> dict:

@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest
-from real import server_events, until, write
+from real import running, server_events, training, until, write
 
 from fedgen.federate.compare import differences
 from fedgen.federate.folders import Place, new_folder, write_keys, write_server, write_site
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
 from fedgen.federate.keys import make_site_keys
-from fedgen.federate.processes import Processes, processes_of
+from fedgen.federate.processes import Processes
 from fedgen.federate.scripts import Doors, write_scripts
 from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
 from helpers import small_data, small_setup
@@ -28,7 +28,11 @@ def test_resume_after_kills_of_server_and_superlink_with_strangers_at_the_door(t
         tmp_path / "federation", setup, small_data(),
         min_sites=2, round_timeout=200.0, join_timeout=1.0, wait_timeout=5.0,
     )  # fmt: skip
-    with processes_of(place, port) as processes, processes_of(strangers(tmp_path, place, port), port) as others:
+    for number in range(2):
+        own = {"model": "own:build", "model_options": {"hidden": 12, "latent": 6}}
+        write_site(place, SiteSettings(name=f"site-{number}", number=number, data="data.npz", **own))
+        (place.site(f"site-{number}") / "own.py").write_text(EXTRACTOR)
+    with running(place, port) as processes, running(strangers(tmp_path, place, port), port) as others:
         processes.start_superlink()
         processes.register()
         assert_only_sites_get_through(processes, port)
@@ -49,12 +53,15 @@ def test_resume_after_kills_of_server_and_superlink_with_strangers_at_the_door(t
         write_server(place, settings.model_copy(update={"join_timeout": 120.0, "wait_timeout": 120.0}))
         processes.start_site("site-1")
         processes.submit("run")
-        until(lambda: server_events(processes), event="round", round=1)
+        # Both sites train by then: a site that is just fetching its message would be busy with it for another minute.
+        in_round(processes, 1)
         os.kill([e for e in server_events(processes) if e["event"] == "resumed"][-1]["pid"], signal.SIGKILL)
+        release(place)
         processes.submit("run")
         until(lambda: server_events(processes), event="resumed", round=1)
-        until(lambda: server_events(processes), event="round", round=2)
+        in_round(processes, 2)
         processes.kill("superlink")
+        release(place)
         processes.start_superlink()
         processes.submit("run")
         until(lambda: server_events(processes), event="finished", round=4)
@@ -67,6 +74,40 @@ def test_resume_after_kills_of_server_and_superlink_with_strangers_at_the_door(t
     assert len(found) == 4
     assert max(row.difference for row in found) <= 1e-5, "as if nothing had happened"
     assert_no_secrets(place)
+
+
+# The federation's own model, which waits while it is told to.
+EXTRACTOR = """
+import time
+from pathlib import Path
+
+from fedgen.models import MODELS
+
+
+def build(sample, classes, **options):
+    model = MODELS["mlp"](sample, classes, **options)
+
+    def extract(params, statistics, x, train):
+        while train and Path(__file__).with_name("wait").exists():
+            time.sleep(0.1)
+        return model.extract(params, statistics, x, train)
+
+    return model._replace(extract=extract)
+"""
+
+
+def in_round(processes: Processes, number: int) -> None:
+    """Wait until both sites train in this round, and hold them there."""
+    until(lambda: server_events(processes), event="done", round=number - 1)
+    for name in ("site-0", "site-1"):
+        (processes.place.site(name) / "wait").touch()
+    for name in ("site-0", "site-1"):
+        training(processes, name, number)
+
+
+def release(place: Place) -> None:
+    for name in ("site-0", "site-1"):
+        (place.site(name) / "wait").unlink()
 
 
 def strangers(tmp_path: Path, place: Place, port: int) -> Place:
@@ -132,13 +173,17 @@ def assert_refused(others: Processes) -> None:
 
 
 def assert_no_secrets(place: Place) -> None:
-    """Private keys are their owner's only, and in no log, app folder, run folder or bundle."""
+    """Private keys are their owner's only, and in no log, journal, app folder, run folder or bundle."""
     keys = [place.authority / "ca.key", place.server / "server.key", *place.root.glob("sites/*/site.key")]
     assert len(keys) == 4
     for key in keys:
         assert key.stat().st_mode & 0o777 == 0o600, key
         lines = [line for line in key.read_bytes().splitlines() if line and not line.startswith(b"-")]
-        for folder in (place.app, place.root / "logs", place.server / "runs", place.server / "flower"):
-            for file in folder.rglob("*"):
-                if file.is_file():
-                    assert not any(line in file.read_bytes() for line in lines), f"{key.name} is in {file}"
+        folders = (place.app, place.root / "logs", place.server / "runs", place.server / "flower")
+        files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+        journals = sorted(place.root.rglob("*.jsonl"))
+        assert {"server/gate.jsonl", "server/log.jsonl", "sites/site-1/log.jsonl"} <= {
+            str(path.relative_to(place.root)) for path in journals
+        }
+        for file in [*files, *journals]:
+            assert not any(line in file.read_bytes() for line in lines), f"{key.name} is in {file}"

@@ -1,17 +1,20 @@
 """Rounds that are tried again, and settings that cannot work."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-from flwr.app import Array, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+from flwr.supercore.run import RunNotRunningException
 from local_federation import local_federation
-from local_grid import Tamper
+from local_grid import LocalGrid, Tamper
 
 from fedgen.errors import FedgenError
 from fedgen.federate import replies
@@ -19,12 +22,15 @@ from fedgen.federate.apps import what_the_server_hears
 from fedgen.federate.folders import Place, write_server
 from fedgen.federate.journal import GATE_JOURNAL, Journal, read_journal
 from fedgen.federate.keys import make_site_keys
+from fedgen.federate.roster import Roster
 from fedgen.federate.server import Server
 from fedgen.federate.settings import ServerSettings, read_settings
 from fedgen.federate.wire import RefusedError
 from fedgen.files import write_whole
 from fedgen.simulate.checkpoint import load_tree
 from helpers import same_bits, small_setup
+
+SERVER_ERROR = httpx.HTTPStatusError("500", request=httpx.Request("POST", "http://a"), response=httpx.Response(500))
 
 
 def test_a_round_that_is_tried_again_gives_what_the_first_try_would_have(tmp_path: Path) -> None:
@@ -267,7 +273,92 @@ def test_a_reply_that_never_arrives_whole_holds_up_nobody_else(tmp_path: Path, m
     assert sorted(done["sites"]) == ["site-1", "site-2"]
 
 
-def test_what_the_gate_found_too_large_is_a_strike_against_the_site_that_sent_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        SERVER_ERROR,
+        ObjectPushError("0" * 64, 1, "session"),
+    ],
+)
+def test_a_message_that_cannot_be_sent_costs_the_turn_of_its_site_only(
+    trouble: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SuperLink refuses a message whose objects somebody has announced as made of others."""
+    server, grid = local_federation(tmp_path, small_setup("fedavg", users=3, active=3, rounds=2))
+    push = grid.push_messages
+
+    def fails(messages: Iterable[Message]) -> Iterable[str]:
+        (message,) = messages
+        if message.metadata.dst_node_id == 1001 and message.metadata.group_id == "0":
+            raise trouble
+        return push([message])
+
+    monkeypatch.setattr(grid, "push_messages", fails)
+    server.run()
+    events = read_journal(server.journal.path)
+    assert [(e["site"], e["round"]) for e in events if e["event"] == "failed"] == [("site-1", 0)]
+    assert [len(e["sites"]) for e in events if e["event"] == "done"] == [2, 3]
+    assert not [e for e in events if e["event"] == "refused"], "it is no fault of the site"
+
+
+def test_without_keys_one_nodes_bad_answer_is_nobody_elses_trouble(tmp_path: Path) -> None:
+    """Nodes are asked for their names: one answers, one cannot be asked at first, one sends what cannot be unpacked."""
+
+    class Nodes(LocalGrid):
+        def __init__(self) -> None:
+            self.asked: list[int] = []
+
+        def get_nodes(self) -> Iterable[NodeInfo]:
+            return [NodeInfo(node_id=n, last_activated_at="2026-01-01") for n in (1, 2, 3)]
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            (message,) = messages
+            node = message.metadata.dst_node_id
+            self.asked.append(node)
+            if self.asked == [1, 2]:
+                raise SERVER_ERROR
+            return [f"to {node}"]
+
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            (node,) = (int(message_id[3:]) for message_id in message_ids)
+            if node == 3:
+                raise AttributeError("'ArrayChunk' object has no attribute 'metadata'")
+            answer = RecordDict({"site": ConfigRecord({"name": f"site-{node}"})})
+            return [Message(answer, reply_to=Message(RecordDict(), node, "query"))]
+
+    settings = ServerSettings(sites=("site-1", "site-2", "site-3"), authenticated=False)
+    journal = Journal(tmp_path / "log.jsonl")
+    roster = Roster(Nodes(), settings, journal, {})
+    assert roster.present() == {0: 1}
+    assert roster.present() == {0: 1, 1: 2}
+    (stranger,) = [e for e in read_journal(journal.path) if e["event"] == "stranger"]
+    assert (stranger["node"], stranger["reason"]) == ("3", "its answer cannot be unpacked: AttributeError")
+
+
+@pytest.mark.parametrize("way", ["push_messages", "pull_messages"])
+@pytest.mark.parametrize("trouble", [httpx.ConnectError("nobody listens"), RunNotRunningException()])
+def test_what_is_no_sites_fault_ends_the_run_at_once(
+    way: str, trouble: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SuperLink is gone, or has ended the run."""
+    server, grid = local_federation(tmp_path, small_setup("fedavg", users=2, active=2, rounds=1))
+
+    def fails(_: Iterable[Any]) -> Iterable[Any]:
+        raise trouble
+
+    monkeypatch.setattr(grid, way, fails)
+    with pytest.raises(type(trouble)):
+        server.run()
+    assert not [e for e in read_journal(server.journal.path) if e["event"] in ("failed", "refused")]
+
+
+@pytest.mark.parametrize(
+    ("way", "asked"),
+    [(413, lambda message: ""), (413, lambda message: message.metadata.message_id), (422, lambda _: "")],
+)
+def test_what_the_gate_found_too_large_is_a_strike_against_the_site_that_sent_it(
+    way: int, asked: Callable[[Message], str], tmp_path: Path
+) -> None:
     setup = small_setup("fedavg", users=3, active=3, rounds=2)
     gate = Journal(tmp_path / "server" / GATE_JOURNAL)
     gate.write("refused", status=413, site="site-1", reason="of an earlier run")
@@ -276,7 +367,10 @@ def test_what_the_gate_found_too_large_is_a_strike_against_the_site_that_sent_it
         if site != 2:
             return content
         gate.write("refused", status=502, site="site-0", reason="SuperLink does not answer")
-        gate.write("refused", status=413, site="site-2", reason="a message of more than 9 bytes")
+        gate.write("refused", status=413, site="site-1", reason="late", question="a message of another run")
+        gate.write(
+            "refused", status=way, site="site-2", reason="a message of more than 9 bytes", question=asked(message)
+        )
         return None
 
     server, _ = local_federation(tmp_path, setup, too_large, strikes=1)

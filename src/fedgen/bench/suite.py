@@ -102,7 +102,7 @@ def _start(bench: Bench, name: str, workload: Path, losses: dict[str, list[float
             bench.absent[name] = "PyTorch has no GPU here"
         return None
     if absent := missing(*needed):
-        bench.absent[name] = f"{absent} is not installed (pip install 'fedgen[bench]')"
+        bench.absent[name] = f"{absent} is not installed (pip install '.[bench]' in FedGen's folder)"
         return None
     bench.say(f"starting {name}")
     try:

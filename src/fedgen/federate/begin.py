@@ -30,7 +30,7 @@ register sites and run programs here, since Flower's control interface on it ask
 others, and let nobody have an account on this machine whom you would not let do that.
 
 `server/` stays here, and so does `authority/`, whose key is needed only to make another server certificate: put it
-away safely. Install `pip install 'fedgen[{extras}]'`, then
+away safely. Install FedGen (`pip install '.[{extras}]'` in a clone of it), then
 
     server/superlink.sh          # SuperLink and the gate: keep it running; gate.jsonl says what was refused
     server/register.sh           # once, while SuperLink runs
@@ -41,8 +41,8 @@ Timeouts, the least number of sites and other limits are in `server/server.toml`
 ## At each site
 
 Hand each site its folder, over a channel that you trust: it holds the site's private key, so delete the folder here
-once it has arrived. There, with the same
-`pip install 'fedgen[{extras}]'`, point `data` in `site.toml` at the site's data, and
+once it has arrived. There, install FedGen in the same version (`pip install '.[{extras}]'` in a clone of it), point
+`data` in `site.toml` at the site's data, and
 
     ./start.sh                   # keep it running; log.jsonl says what the site was asked and what it sent
 

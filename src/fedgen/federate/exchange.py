@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+import httpx
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
 from fedgen.federate.journal import Journal
-from fedgen.federate.replies import GateNews, Replies
+from fedgen.federate.replies import GateNews, Replies, UnsentError, send
 from fedgen.federate.roster import Roster, wait_until
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import RefusedError
@@ -76,23 +77,25 @@ class Exchange:
         """The sites' answers within the round's time; `take` checks one, and refuses what does not fit."""
         waiting: dict[str, tuple[int, ConfigRecord]] = {}
         timeout = self._settings.round_timeout
-        self._gate.too_large()  # what concerned earlier questions
+        self._gate.refused()  # what concerned earlier questions
         for site, node in sites.items():
             # Each question has a ticket of its own, which an answer must repeat.
             question = ConfigRecord({"run": run, "round": number, "site": site, "ticket": secrets.token_hex(8)})
             content = RecordDict({"broadcast": arrays, "about": question})
             # One by one: each holds the same arrays, and together they may be more than a request can carry.
             message = Message(content, node, kind, ttl=timeout + _LATE, group_id=str(number))
-            pushed = list(self._grid.push_messages([message]))
-            if pushed and pushed[0]:
-                waiting[pushed[0]] = site, question
-            else:
-                self._failed(site, number, "Flower did not take the message for it")
+            try:
+                waiting[send(self._grid, message)] = site, question
+            except UnsentError as error:
+                self._failed(site, number, str(error))
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + timeout
         while waiting:
             for asked, reply in self._replies.take(list(waiting)):
                 site, question = waiting.pop(asked)
+                if isinstance(reply, httpx.HTTPStatusError):
+                    self._failed(site, number, f"its answer could not be fetched: {reply}")
+                    continue
                 if isinstance(reply, Exception):  # a site's bytes that Flower could not unpack
                     self._strike(site, number, f"it cannot be unpacked: {type(reply).__name__}: {reply}"[:300])
                     continue
@@ -110,11 +113,11 @@ class Exchange:
                     self._strike(site, number, f"it cannot be taken: {type(error).__name__}: {error}"[:300])
                 else:
                     self._journal.write("answered", kind=kind, round=number, site=self.roster.name(site))
-            refused = self._gate.too_large()
-            for message_id, (site, _) in list(waiting.items()):
-                if reason := refused.get(self.roster.name(site)):
-                    del waiting[message_id]
-                    self._strike(site, number, f"the gate refused it: {reason}")
+            for refusal in self._gate.refused():
+                for message_id, (site, _) in list(waiting.items()):
+                    if self.roster.name(site) == refusal.site and refusal.question in ("", message_id):
+                        del waiting[message_id]
+                        self._strike(site, number, f"the gate refused it: {refusal.reason}")
             if waiting and not wait_until(deadline, self._settings.poll):
                 break
         for site, _ in waiting.values():

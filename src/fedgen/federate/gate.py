@@ -2,38 +2,54 @@
 
 SuperLink serves everything on one port, and in Flower 1.41 anyone who reaches it may register a site or run a
 program. So it listens on the loopback interface, and the gate on the address that sites use: it ends their TLS,
-holds each request against the rules, reads it whole, and makes a new request of it. All is bounded: connections,
-sizes and times.
+holds each request against the rules, reads it whole, and makes a new request of it. A site's answer is passed on when
+all of it is there. All is bounded: connections, sizes and times.
 """
 
 import asyncio
 import contextlib
 import json
-import signal
+import resource
 import socket
 import ssl
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import h11
 import httpx
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesResponse
+from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
 from flwr.supercore.error import ApiErrorCode
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
+from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
-from fedgen.federate.gate_rules import Head, Rules, TurnedAwayError
+from fedgen.federate import gate_connections, gate_line
+from fedgen.federate.gate_connections import Connections, Guest
+from fedgen.federate.gate_line import Answer, Line
+from fedgen.federate.gate_messages import Desk, Incoming, Question, desks
+from fedgen.federate.gate_rules import (
+    CONFIRM,
+    PULL_MESSAGE,
+    PULL_OBJECT,
+    PUSH_MESSAGE,
+    PUSH_OBJECT,
+    STRIKES,
+    Head,
+    Rules,
+    TurnedAwayError,
+)
 from fedgen.federate.journal import GATE_JOURNAL, Journal
-from fedgen.federate.keys import public_keys
-from fedgen.federate.settings import ServerSettings, read_settings
 
 _NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
-_CONNECTIONS, _FROM_ONE_ADDRESS = 256, 128
-_HEAD = 16 << 10  # bytes of a request before its body
-_HANDSHAKE, _FIRST_HEAD, _IDLE, _BODY = 10.0, 15.0, 75.0, 120.0  # seconds
-_LINGER, _LINGER_BYTES = 3.0, 16 << 20  # what a refused sender may still send, so that it reads why
-_START, _STOP = 60.0, 10.0  # seconds that SuperLink has to answer, and to end
-_LINES = 60  # of the journal, for one site or all strangers, in a minute
+_TO_SUPERLINK = 64  # connections
+_HANDSHAKE, _FIRST_HEAD, _IDLE = 10.0, 15.0, 75.0  # seconds
+_LINES = 60  # refusals in the journal, of one site or of all strangers, in a minute
+_JOURNAL = 16 << 20  # bytes of the journal; then it is begun anew, and the one before is kept
 
 
 class Address(NamedTuple):
@@ -43,71 +59,14 @@ class Address(NamedTuple):
     port: int
 
 
-def parse_address(text: str) -> Address:
-    """HOST:PORT."""
-    host, sign, port = text.rpartition(":")
-    if not (sign and host and port.isdigit() and 0 < int(port) < 65536):
-        raise FedgenError(f"'{text}' is not an address such as 0.0.0.0:8000")
-    return Address(host.strip("[]"), int(port))
-
-
-def open_gate(folder: Path, listen: Address, superlink: Address, command: list[str]) -> int:
-    """Start SuperLink by this command and the gate before it; ends when either does, or by SIGINT or SIGTERM."""
-    settings = read_settings(folder / "server.toml", ServerSettings)
-    gate = Gate(folder, Rules(public_keys(folder / "keys"), settings.max_message), superlink)
-    return asyncio.run(_supervise(gate, listen, superlink, command))
-
-
-async def _supervise(gate: "Gate", listen: Address, superlink: Address, command: list[str]) -> int:
-    """SuperLink first: the gate opens when there is something behind it."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    try:
-        process = await asyncio.create_subprocess_exec(*command)
-    except OSError as error:
-        raise FedgenError(f"{command[0]} cannot be started: {error.strerror}") from error
-    ends = [asyncio.create_task(process.wait()), asyncio.create_task(stop.wait())]
-    try:
-        serving = asyncio.create_task(_serve_behind(gate, listen, superlink))
-        await asyncio.wait([*ends, serving], return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            serving.result()  # raises what kept the gate from opening
-        serving.cancel()
-        if stop.is_set():
-            return 0
-        gate.journal.write("closed", reason=f"SuperLink has ended with code {process.returncode}")
-        return process.returncode or 1
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            await asyncio.wait_for(asyncio.shield(ends[0]), _STOP)
-        except TimeoutError:
-            process.kill()
-            await ends[0]
-
-
-async def _serve_behind(gate: "Gate", listen: Address, superlink: Address) -> None:
-    deadline = time.monotonic() + _START
-    while True:
-        try:
-            _, writer = await asyncio.open_connection(*superlink)
-            writer.close()
-            break
-        except OSError:
-            if time.monotonic() > deadline:
-                raise FedgenError(f"SuperLink does not answer at {superlink.host}:{superlink.port}") from None
-            await asyncio.sleep(0.1)
-    await gate.serve(listen)
-
-
 class Gate:
     """Takes connections from outside and passes on what the rules allow."""
 
-    def __init__(self, folder: Path, rules: Rules, superlink: Address) -> None:
-        self.journal = Journal(folder / GATE_JOURNAL)
-        self._rules = rules
+    def __init__(self, folder: Path, keys: Mapping[str, bytes], max_message: int, superlink: Address) -> None:
+        self.journal = Journal(folder / GATE_JOURNAL, limit=_JOURNAL)
+        self._rules = Rules(keys)
+        self._desks = desks(keys, folder / "incoming", max_message)
+        self._connections = Connections()
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._tls.set_alpn_protocols(["http/1.1"])
@@ -117,7 +76,6 @@ class Gate:
             self._trusted = ssl.create_default_context(cafile=folder / "ca.crt")
         except (OSError, ssl.SSLError) as error:
             raise FedgenError(f"the certificates in {folder} cannot be read: {error}") from error
-        self._from: Counter[str] = Counter()  # open connections, by address
         self._lines: Counter[str] = Counter()  # of the journal in this minute, by who caused them
         self._minute = 0
 
@@ -128,104 +86,165 @@ class Gate:
             listener = socket.create_server(listen, family=family, backlog=128)
         except OSError as error:
             raise FedgenError(f"the gate cannot listen on {listen.host}:{listen.port}: {error.strerror}") from error
-        limits = httpx.Limits(max_connections=64, max_keepalive_connections=16)
+        _allow_files(gate_connections.STRANGERS + gate_connections.OF_ONE_SITE * len(self._desks) + _TO_SUPERLINK + 64)
+        limits = httpx.Limits(max_connections=_TO_SUPERLINK, max_keepalive_connections=16)
         client = httpx.AsyncClient(verify=self._trusted, trust_env=False, timeout=60, limits=limits)
-        self.journal.write("open", address=f"{listen.host}:{listen.port}")
+        self.journal.write("open", address=f"{listen.host}:{listener.getsockname()[1]}")
         with listener:
             listener.setblocking(False)
             async with client, asyncio.TaskGroup() as connections:
-                room = asyncio.Semaphore(_CONNECTIONS)  # more wait in the system's queue
                 while True:
-                    await room.acquire()
                     try:
                         taken, peer = await asyncio.get_running_loop().sock_accept(listener)
                     except OSError:  # no more files, or whoever it was has gone
-                        room.release()
                         await asyncio.sleep(0.1)
                         continue
-                    task = connections.create_task(self._connection(taken, peer[0], client))
-                    task.add_done_callback(lambda _: room.release())
+                    connections.create_task(self._connection(taken, peer[0], client))
 
     async def _connection(self, taken: socket.socket, address: str, client: httpx.AsyncClient) -> None:
         """One connection from its first byte to its last; whatever goes wrong ends it and nothing else."""
-        self._from[address] += 1
+        task = asyncio.current_task()
+        assert task is not None
+        guest = Guest(address, task.cancel)
         try:
-            if self._from[address] > _FROM_ONE_ADDRESS:
-                self._note(address, TurnedAwayError(0, f"more than {_FROM_ONE_ADDRESS} connections"))
-                return
+            self._connections.enter(guest)
             loop = asyncio.get_running_loop()
-            reader = asyncio.StreamReader(limit=_HEAD)
+            reader = asyncio.StreamReader()
             transport, protocol = await loop.connect_accepted_socket(
                 lambda: asyncio.StreamReaderProtocol(reader), taken, ssl=self._tls,
-                ssl_handshake_timeout=_HANDSHAKE, ssl_shutdown_timeout=_LINGER,
+                ssl_handshake_timeout=_HANDSHAKE, ssl_shutdown_timeout=gate_line.LINGER,
             )  # fmt: skip
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             try:
-                await self._requests(reader, writer, address, client)
+                await self._requests(Line(reader, writer), guest, client)
             finally:
                 writer.close()
                 with contextlib.suppress(OSError, TimeoutError):
-                    await asyncio.wait_for(writer.wait_closed(), _LINGER)
+                    await asyncio.wait_for(writer.wait_closed(), gate_line.LINGER)
                 transport.abort()
+        except TurnedAwayError as refusal:
+            self._note(address, refusal)
         except (OSError, TimeoutError, h11.ProtocolError):
             pass  # no TLS, too slow, or gone
         except Exception as error:  # ours, and no reason to shut out everybody else
             self._note(address, TurnedAwayError(500, f"the gate failed: {type(error).__name__}: {error}"[:200]))
         finally:
             taken.close()
-            self._from[address] -= 1
-            if not self._from[address]:
-                del self._from[address]
+            self._connections.exit(guest)
 
-    async def _requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, client: httpx.AsyncClient
-    ) -> None:
-        http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD)
+    async def _requests(self, line: Line, guest: Guest, client: httpx.AsyncClient) -> None:
         patience = _FIRST_HEAD
         while True:
+            before = line.received
             try:
                 async with asyncio.timeout(patience):
-                    request = await _event(http, reader)
+                    request = await line.event()
                 if not isinstance(request, h11.Request):
                     return
                 head = self._rules.examine(request)
-                async with asyncio.timeout(_BODY):
-                    body = await _body(http, reader)
-                self._rules.examine_body(head, body)
+                self._connections.sign(guest, head.site)
+                body = await line.body()
+                desk = self._desks[head.site]
+                desk.bytes_up += line.received - before
+                answer, question = await self._handle(desk, head, body, line.received - before, client)
             except h11.RemoteProtocolError as error:
                 refusal = TurnedAwayError(error.error_status_hint, str(error)[:80])
                 break
             except TurnedAwayError as found:
                 refusal = found
                 break
-            status, headers, content = await self._pass_on(head, body, client)
-            await _answer(http, writer, status, headers, content)
-            if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
+            sent = await line.answer(answer)
+            desk.bytes_down += sent
+            if question is not None:
+                question.bytes += sent
+            if not line.goes_on():
                 return
-            http.start_next_cycle()
             patience = _IDLE
-        self._note(address, refusal)
-        close = [("content-type", "application/json"), ("connection", "close")]
+        self._note(guest.address, refusal)
+        close = (("content-type", "application/json"), ("connection", "close"))
         why = {"code": _NOT_ACTIVATED, "detail": f"refused by the gate: {refusal.reason}"}  # SuperNode shows such words
-        await _answer(http, writer, refusal.status, close, json.dumps(why).encode())
-        await _linger(reader)
+        await line.answer(Answer(refusal.status, json.dumps(why).encode(), close))
+        await line.linger()
 
-    async def _pass_on(
-        self, head: Head, body: bytes, client: httpx.AsyncClient
-    ) -> tuple[int, list[tuple[str, str]], bytes]:
-        """SuperLink's answer to a new request with the same meaning."""
-        headers = {**head.headers, "accept-encoding": "identity"}
+    async def _handle(
+        self, desk: Desk, head: Head, body: bytes, size: int, client: httpx.AsyncClient
+    ) -> tuple[Answer, Question | None]:
+        """What a site gets for a request of this many bytes; and the message that it is a part of, on its way down."""
         try:
-            answer = await client.post(self._upstream + head.target, content=body, headers=headers)
+            request: Any = PROTOBUF_REQUEST_TYPES["POST", head.target].FromString(body)
+        except DecodeError:
+            raise TurnedAwayError(400, "not a request of Flower's", head.site) from None
+        question = None
+        if head.target == PUSH_MESSAGE:
+            return Answer(200, desk.announce(request, size).SerializeToString()), None
+        if head.target == PUSH_OBJECT:
+            incoming = desk.take(request, size)
+            return await self._deliver_whole(desk, incoming, head, client), None
+        if head.target == PULL_OBJECT:
+            question = desk.question_with(request.object_id)
+        if head.target == CONFIRM:
+            question = desk.question(request.message_object_id)
+        answer = await self._pass_on(head, head.target, request, client)
+        if head.target == PULL_MESSAGE and answer.status == 200:
+            question = desk.pass_down(PullMessagesResponse.FromString(answer.content))
+        if head.target == CONFIRM and answer.status == 200 and question is not None and not question.confirmed:
+            question.confirmed = True
+            self._account(desk, "down", question, question.bytes, len(question.objects))
+        return answer, question
+
+    async def _deliver_whole(self, desk: Desk, incoming: Incoming, head: Head, client: httpx.AsyncClient) -> Answer:
+        """Pass an answer on when its last object has come; a site that lost patience and asks again waits with us."""
+        if not incoming.is_whole or incoming.delivered:
+            return Answer(200, PushObjectResponse(stored=True).SerializeToString())
+        if incoming.delivery is None:
+            incoming.delivery = asyncio.create_task(self._deliver(desk, incoming, head, client))
+        return await asyncio.shield(incoming.delivery)
+
+    async def _deliver(self, desk: Desk, incoming: Incoming, head: Head, client: httpx.AsyncClient) -> Answer:
+        try:
+            answer = await self._pass_on(head, PUSH_MESSAGE, incoming.request, client)
+            if answer.status != 200:
+                return answer
+            opened = PushMessagesResponse.FromString(answer.content)
+            for name in opened.objects_to_push:
+                pushed = PushObjectRequest(
+                    node=incoming.request.node,
+                    run_id=incoming.request.messages_list[0].metadata.run_id,
+                    object_id=name,
+                    object_content=incoming.content(name),
+                    session_id=opened.session_id,
+                )
+                answer = await self._pass_on(head, PUSH_OBJECT, pushed, client)
+                if answer.status != 200 or not PushObjectResponse.FromString(answer.content).stored:
+                    return answer
+            desk.finish(incoming)
+            self._account(desk, "up", incoming.question, incoming.bytes, len(incoming.announced))
+            return Answer(200, PushObjectResponse(stored=True).SerializeToString())
+        finally:
+            if not incoming.delivered:
+                incoming.delivery = None  # the site may try again
+
+    def _account(self, desk: Desk, way: str, question: Question, size: int, objects: int) -> None:
+        """Write down how many bytes a message had on the wire, and the site's whole traffic so far."""
+        total = {"bytes_up": desk.bytes_up, "bytes_down": desk.bytes_down}
+        self.journal.write("message", site=desk.site, way=way, **question.about, bytes=size, objects=objects, **total)
+
+    async def _pass_on(self, head: Head, target: str, request: Any, client: httpx.AsyncClient) -> Answer:
+        """SuperLink's answer to a new request with the same meaning."""
+        form = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE, "accept-encoding": "identity"}
+        try:
+            answer = await client.post(
+                self._upstream + target, content=request.SerializeToString(), headers={**head.headers, **form}
+            )
         except httpx.HTTPError as error:
             self._note("", TurnedAwayError(502, f"SuperLink does not answer: {type(error).__name__}", head.site))
-            return 502, [], b""
+            return Answer(502, b"", ())
         passed = [(n, v) for n, v in answer.headers.items() if n == "content-type" or n.startswith("flwr-")]
-        return answer.status_code, passed, answer.content
+        return Answer(answer.status_code, answer.content, tuple(passed))
 
     def _note(self, address: str, refusal: TurnedAwayError) -> None:
-        """Write down a refusal; somebody who causes very many of them does not fill the disk."""
-        who = refusal.site or "strangers"
+        """Write down a refusal; somebody who causes very many of them does not fill the disk, nor hide what counts."""
+        who = f"{refusal.site} {refusal.status in STRIKES}"
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute = minute
@@ -233,41 +252,14 @@ class Gate:
         self._lines[who] += 1
         if self._lines[who] <= _LINES:
             about = {"site": refusal.site} if refusal.site else {"address": address}
+            if refusal.question:
+                about["question"] = refusal.question
             self.journal.write("refused", status=refusal.status, reason=refusal.reason, **about)
 
 
-async def _event(http: h11.Connection, reader: asyncio.StreamReader) -> h11.Event:
-    """The next event of a connection."""
-    while (event := http.next_event()) is h11.NEED_DATA:
-        http.receive_data(await reader.read(1 << 16))
-    assert event is not h11.PAUSED, "a request is answered before the next one is looked at"
-    return event  # type: ignore[return-value]
-
-
-async def _body(http: h11.Connection, reader: asyncio.StreamReader) -> bytes:
-    """A body; the rules have limited its length, and the parser holds the sender to it."""
-    found = bytearray()
-    while isinstance(event := await _event(http, reader), h11.Data):
-        found += event.data
-    return bytes(found)
-
-
-async def _answer(
-    http: h11.Connection, writer: asyncio.StreamWriter, status: int, headers: list[tuple[str, str]], content: bytes
-) -> None:
-    if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-        return
-    response = h11.Response(status_code=status, headers=[*headers, ("content-length", str(len(content)))])
-    for event in (response, h11.Data(data=content), h11.EndOfMessage()):
-        writer.write(http.send(event) or b"")
-    async with asyncio.timeout(_BODY):
-        await writer.drain()
-
-
-async def _linger(reader: asyncio.StreamReader) -> None:
-    """Let the sender finish and read the answer: a connection that is cut at once takes the answer with it."""
-    left = _LINGER_BYTES
-    with contextlib.suppress(TimeoutError, OSError):
-        async with asyncio.timeout(_LINGER):
-            while left > 0 and (some := await reader.read(1 << 16)):
-                left -= len(some)
+def _allow_files(needed: int) -> None:
+    """See that there can be as many open files as connections, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,4 +1,4 @@
-"""What may pass from a site to SuperLink: the sites' own requests, signed with a registered key, and not too large.
+"""Which requests may pass from a site to SuperLink: its own, signed with a registered key, and not too large.
 
 Nothing is interpreted: a target is one of a few strings or it is refused, so that there is no second way to spell a
 path. A header that comes twice, or a body whose length is not said in plain digits, is refused too.
@@ -12,40 +12,41 @@ from typing import NamedTuple
 
 import h11
 from cryptography.exceptions import UnsupportedAlgorithm
-from flwr.common.constant import SUPERLINK_NODE_ID, SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
-from google.protobuf.message import DecodeError
 
 PUSH_MESSAGE, PUSH_OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
+PULL_MESSAGE, PULL_OBJECT = "/v1/fleet/pull-messages", "/v1/fleet/pull-object"
+CONFIRM = "/v1/fleet/confirm-message-received"
 # What a SuperNode with a registered key asks for; registering itself is for federations without keys.
 TARGETS = frozenset(
     {
         PUSH_MESSAGE,
         PUSH_OBJECT,
+        PULL_MESSAGE,
+        PULL_OBJECT,
+        CONFIRM,
         "/v1/fleet/activate-node",
         "/v1/fleet/deactivate-node",
         "/v1/fleet/send-node-heartbeat",
-        "/v1/fleet/pull-messages",
         "/v1/fleet/get-run",
         "/v1/fleet/get-fab",
-        "/v1/fleet/pull-object",
-        "/v1/fleet/confirm-message-received",
     }
 )
+STRIKES = TOO_LARGE, NOT_IN_ORDER = 413, 422  # statuses that the server holds against a site
 _WHO = 412  # what SuperLink answers a key that it does not know; at 401 a SuperNode ends without a word
 _BODY = 1 << 20  # bytes of a request that carries no arrays
 _OBJECT = 6 << 20  # Flower sends arrays in pieces of 5 MiB, each in a request of its own
 
 
 class TurnedAwayError(Exception):
-    """A request that does not pass: the status to answer, why, and the site where its key is known."""
+    """A request that does not pass: the status to answer, why, and where known the site and what it was answering."""
 
-    def __init__(self, status: int, reason: str, site: str = "") -> None:
+    def __init__(self, status: int, reason: str, site: str = "", question: str = "") -> None:
         super().__init__(reason)
-        self.status, self.reason, self.site = status, reason, site
+        self.status, self.reason, self.site, self.question = status, reason, site, question
 
 
 class Head(NamedTuple):
@@ -53,17 +54,14 @@ class Head(NamedTuple):
 
     target: str
     site: str
-    length: int
     headers: dict[str, str]  # those that SuperLink gets
 
 
 class Rules:
-    """Whose requests pass, and how many bytes a site's message may have."""
+    """Whose requests pass, and which."""
 
-    def __init__(self, keys: Mapping[str, bytes], max_message: int) -> None:
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._names = {key: name for name, key in keys.items()}
-        self._max_message = max_message
-        self._sent: dict[str, int] = {}  # by site: bytes of the message that it is sending
 
     def examine(self, request: h11.Request) -> Head:
         """Refuse what must not pass, before any of its body is read."""
@@ -81,36 +79,8 @@ class Rules:
         site = self._site(headers)
         limit = _OBJECT if target == PUSH_OBJECT else _BODY
         if int(length) > limit:
-            raise TurnedAwayError(413, f"a request of {int(length):,} bytes; {limit:,} are allowed", site)
-        self._count(target, site, int(length))
-        passed = {n: v for n, v in headers.items() if n in ("content-type", "accept") or n.startswith("flwr-")}
-        return Head(target, site, int(length), passed)
-
-    def examine_body(self, head: Head, body: bytes) -> None:
-        """Refuse a message that is no answer to the server: SuperLink would pass on a site's instructions to others."""
-        if head.target != PUSH_MESSAGE:
-            return
-        try:
-            pushed = PushMessagesRequest.FromString(body)
-        except DecodeError:
-            raise TurnedAwayError(400, "not a request of Flower's", head.site) from None
-        answers = [
-            m.metadata.reply_to_message_id != ""
-            and m.metadata.dst_node_id == SUPERLINK_NODE_ID
-            and m.metadata.src_node_id == pushed.node.node_id
-            for m in pushed.messages_list
-        ]
-        if answers != [True] or len(pushed.message_object_trees) != 1:
-            raise TurnedAwayError(403, "a message that is not the site's answer to the server", head.site)
-
-    def _count(self, target: str, site: str, length: int) -> None:
-        """A site announces a message and then pushes what belongs to it, object by object."""
-        if target == PUSH_MESSAGE:
-            self._sent[site] = 0
-        elif target == PUSH_OBJECT:
-            total = self._sent[site] = self._sent.get(site, 0) + length
-            if total > self._max_message:
-                raise TurnedAwayError(413, f"a message of more than {self._max_message:,} bytes (max_message)", site)
+            raise TurnedAwayError(TOO_LARGE, f"a request of {int(length):,} bytes; {limit:,} are allowed", site)
+        return Head(target, site, {n: v for n, v in headers.items() if n.startswith("flwr-")})
 
     def _site(self, headers: Mapping[str, str]) -> str:
         """The site whose key signed the request's time, as SuperLink will check once more."""

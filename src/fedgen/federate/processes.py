@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ from fedgen.federate.family import family, kill
 from fedgen.federate.folders import Place
 from fedgen.federate.scripts import PORT_VARIABLE
 
+_PORTS = range(15_000, 30_000)
 _GRACE = 10.0  # seconds that a process has to end by itself
 _START = 60.0  # seconds that SuperLink has to answer
 _COMMAND = 120.0  # seconds that a `flwr` command has
@@ -29,7 +31,7 @@ class Processes:
         self.place, self.port = place, port
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         if shutil.which("flower-superlink", path=_path()) is None:
-            raise FedgenError("Flower is not installed; install FedGen with its extra: pip install 'fedgen[flower]'")
+            raise FedgenError("Flower is not installed: pip install '.[flower]' in FedGen's folder")
 
     def start_superlink(self) -> None:
         """Start SuperLink and wait until it answers."""
@@ -122,10 +124,17 @@ def processes_of(place: Place, port: int) -> Iterator[Processes]:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that nobody listens on.
+
+    Drawn from below those that the system gives to outgoing connections, one of which might take it before its owner.
+    """
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was in use a minute ago will do
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)  # which fails where somebody listens on all interfaces
+            return port
+    raise FedgenError("no port of the loopback interface is free")
 
 
 def _path() -> str:

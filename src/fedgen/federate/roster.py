@@ -5,6 +5,7 @@ depend on. With authentication, Flower vouches for a node's key and the name und
 key must be the one that the server's folder has for that name. Without it, a node is asked and believed.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.federate.journal import Journal
+from fedgen.federate.replies import Replies, UnsentError, send
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import RefusedError, field, records
 
@@ -22,6 +24,7 @@ class Roster:
 
     def __init__(self, grid: Grid, settings: ServerSettings, journal: Journal, keys: Mapping[str, bytes]) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
+        self._replies = Replies(grid)
         self._keys = keys  # the sites' public keys, by name; a name without one is taken from Flower
         self._site_of: dict[int, int] = {}  # by node
         self._asked: dict[str, int] = {}  # question's message id -> node
@@ -79,20 +82,20 @@ class Roster:
         for node_id in new:
             if node_id not in self._asked.values():
                 question = Message(RecordDict(), node_id, "query", ttl=self._settings.round_timeout)
-                for message_id in self._grid.push_messages([question]):
-                    if message_id:
-                        self._asked[message_id] = node_id
-        if self._asked:
-            for reply in self._grid.pull_messages(list(self._asked)):
-                node_id = self._asked.pop(reply.metadata.reply_to_message_id, 0)
-                try:
-                    if reply.has_error():
-                        raise RefusedError(f"it failed: {reply.error.reason}")
-                    self._know(node_id, field(records(reply, {"site": ConfigRecord})["site"], "name", str))
-                except RefusedError as error:
-                    self._journal.write("stranger", node=str(node_id), reason=str(error))
-                    if not reply.has_error():
-                        self._strangers.add(node_id)
+                with contextlib.suppress(UnsentError):  # it is asked again the next time
+                    self._asked[send(self._grid, question)] = node_id
+        for asked, reply in self._replies.take(list(self._asked)):
+            node_id = self._asked.pop(asked)
+            try:
+                if isinstance(reply, Exception):
+                    raise RefusedError(f"its answer cannot be unpacked: {type(reply).__name__}")
+                if reply.has_error():
+                    raise RefusedError(f"it failed: {reply.error.reason[:300]}")
+                self._know(node_id, field(records(reply, {"site": ConfigRecord})["site"], "name", str))
+            except RefusedError as error:
+                self._journal.write("stranger", node=str(node_id), reason=str(error))
+                if isinstance(reply, Exception) or not reply.has_error():
+                    self._strangers.add(node_id)
 
     def _know(self, node_id: int, name: str) -> None:
         if name in self._settings.sites:

@@ -65,8 +65,11 @@ class Site:
         """One round on the site's samples; the state it leaves is kept, and the one before it too.
 
         The server may ask for a round again, after a restart or because too few sites answered. The site
-        then starts from what it had before that round, as if the first time had not been.
+        then starts from what it had before that round, as if the first time had not been. A round before that one is
+        refused: its message comes too late, and would take the place of what the site has learned since.
         """
+        if (newest := self._newest(run)) > round:
+            raise RefusedError(f"round {round} is over: this site has trained in round {newest} already")
         before, client = self._file(run, round), self._state(run, round)
         trained: Trained = jax.device_get(
             self._train(
@@ -128,6 +131,11 @@ class Site:
         if not _RUN.fullmatch(run):  # it becomes part of a path
             raise RefusedError(f"the run is called {run[:40]!r}, not by 16 hexadecimal digits")
         return self.folder / "state" / run
+
+    def _newest(self, run: str) -> int:
+        """The last round in which the site trained; -1: none."""
+        path = self._folder(run) / "client.safetensors"
+        return int(read_about(path)["round"]) if path.exists() else -1
 
     def _file(self, run: str, round: int) -> str:
         """The file with the newest state of an earlier round, or nothing."""

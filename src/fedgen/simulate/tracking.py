@@ -163,7 +163,7 @@ def tracker(name: str, folder: Path, config: RunConfig) -> Tracker:
 
 def _need(package: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise FedgenError(f"--track {package} needs the package {package}: pip install 'fedgen[tracking]'")
+        raise FedgenError(f"--track {package} needs {package}: pip install '.[tracking]' in FedGen's folder")
 
 
 class Together(Watch):

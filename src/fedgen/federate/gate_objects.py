@@ -1,0 +1,86 @@
+"""The objects that a site's message is made of: whether each is what it says, and how much they are together.
+
+Flower cuts a message into objects, each called by the hash of its content, and rebuilds it by lists in those contents:
+which chunks an array is joined from, which arrays a record names. A short list can name one chunk a million times.
+Flower's own parsers read the objects here, too, so that there is no second way to understand one.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_body,
+    get_object_head_values_from_object_content,
+    get_object_id,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry, validate_object_content
+
+CHUNK = "ArrayChunk"
+# What an object may be made of. It leads from a message to chunks and never back, so that no object contains itself.
+_MADE_OF: dict[str, frozenset[str]] = {
+    "Message": frozenset({"RecordDict"}),
+    "RecordDict": frozenset({"ArrayRecord", "ConfigRecord", "MetricRecord"}),
+    "ArrayRecord": frozenset({"Array"}),
+    "Array": frozenset({CHUNK}),
+    "ConfigRecord": frozenset(),
+    "MetricRecord": frozenset(),
+    CHUNK: frozenset(),
+}
+
+
+class BadObjectError(Exception):
+    """An object that is not what it says; its text is the reason."""
+
+
+class Piece(NamedTuple):
+    """What is known of an object once its content was seen."""
+
+    kind: str
+    uses: tuple[str, ...]  # the objects that it is made of, each as often as it names it
+    size: int  # bytes of its content
+
+
+def examine_object(object_id: str, content: bytes, announced: Collection[str]) -> Piece:
+    """An object, whose content must have this hash and name the objects that were announced for it."""
+    if get_object_id(content) != object_id:
+        raise BadObjectError("an object whose content is not the one that was announced")
+    try:
+        validate_object_content(content)
+        kind, children, _ = get_object_head_values_from_object_content(content)
+        uses = _uses(kind, children, get_object_body(content, inflatable_class_registry[kind]))
+        fits = len(children) == len(set(children)) and set(uses) == set(children)
+    except Exception as error:  # parsers fail in many ways, and each is the sender's fault
+        raise BadObjectError(f"an object that cannot be read: {type(error).__name__}") from None
+    if not fits or set(children) != set(announced):
+        raise BadObjectError(f"an object of type {kind} that is made of others than it says")
+    return Piece(kind, uses, len(content))
+
+
+def _uses(kind: str, children: list[str], body: bytes) -> tuple[str, ...]:
+    if kind == "Array":
+        places: list[Any] = json.loads(body)["arraychunk_ids"]
+        if not all(type(place) is int and place >= 0 for place in places):
+            raise ValueError
+        return tuple(children[place] for place in places)
+    if kind in ("ArrayRecord", "RecordDict"):
+        return tuple(map(str, json.loads(body).values()))
+    return tuple(children)
+
+
+def inflated_size(root: str, pieces: Mapping[str, Piece]) -> int:
+    """The bytes of a message in which each object stands wherever it is named."""
+    if pieces[root].kind != "Message":
+        raise BadObjectError(f"a message that is an object of type {pieces[root].kind}")
+    known: dict[str, int] = {}
+
+    def size(name: str) -> int:
+        if name not in known:
+            piece = pieces[name]
+            for use in piece.uses:
+                if pieces[use].kind not in _MADE_OF[piece.kind]:
+                    raise BadObjectError(f"an object of type {piece.kind} that is made of a {pieces[use].kind}")
+            known[name] = piece.size + sum(map(size, piece.uses))
+        return known[name]
+
+    return size(root)

@@ -1,0 +1,343 @@
+"""A site's message is what it says, and no larger unpacked than packed; and nobody gets what was sent to others."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
+from flwr.supercore.inflatable.inflatable_object import get_object_id
+from gate_traffic import Letter, asked, objects, pulled
+
+from fedgen.federate import gate_messages
+from fedgen.federate.gate_connections import Connections, Guest, network_of
+from fedgen.federate.gate_messages import Desk
+from fedgen.federate.gate_objects import BadObjectError, examine_object, inflated_size
+from fedgen.federate.gate_rules import TurnedAwayError
+from fedgen.federate.journal import Journal
+from fedgen.federate.replies import GateNews
+
+LIMIT = 100_000
+
+
+def bare(kind: str, children: list[str], body: bytes) -> tuple[str, bytes]:
+    """An object as its sender likes it, and its name."""
+    content = f"{kind} {','.join(children)} {len(body)}\0".encode() + body
+    return get_object_id(content), content
+
+
+class Forgery:
+    """A message that is put together by hand: arrays by name, each a list of places in its chunks."""
+
+    def __init__(self, chunks: list[bytes], places: list[int], names: int = 1, records: int = 1) -> None:
+        self.contents: dict[str, bytes] = {}
+        parts = [self.put("ArrayChunk", [], chunk) for chunk in chunks]
+        body = {"dtype": "uint8", "shape": [3], "stype": "numpy.ndarray", "arraychunk_ids": places}
+        array = self.put("Array", parts, json.dumps(body).encode())
+        record = self.put("ArrayRecord", [array], json.dumps({f"a{n}": array for n in range(names)}).encode())
+        content = self.put("RecordDict", [record], json.dumps({f"r{n}": record for n in range(records)}).encode())
+        self.root = self.put("Message", [content], b"about")
+        leaves = [ObjectTree(object_id=part) for part in parts]
+        tree = ObjectTree(object_id=array, children=leaves)
+        for name in (record, content, self.root):
+            tree = ObjectTree(object_id=name, children=[tree])
+        self.tree = tree
+
+    def put(self, kind: str, children: list[str], body: bytes) -> str:
+        name, content = bare(kind, children, body)
+        self.contents[name] = content
+        return name
+
+    def announcement(self, letter: Letter) -> PushMessagesRequest:
+        request = letter.request
+        request.messages_list[0].metadata.message_id = self.root
+        del request.message_object_trees[:]
+        request.message_object_trees.append(self.tree)
+        return request
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk("north", tmp_path / "incoming", LIMIT)
+
+
+def send(desk: Desk, request: PushMessagesRequest, contents: dict[str, bytes]) -> bool:
+    opened = desk.announce(request, 0)
+    assert set(opened.objects_to_push) == set(contents)
+    for name, content in contents.items():
+        pushed = PushObjectRequest(object_id=name, object_content=content, session_id=opened.session_id)
+        incoming = desk.take(pushed, len(content))
+    return incoming.is_whole
+
+
+def test_what_flower_makes_is_taken(desk: Desk) -> None:
+    """Arrays that are equal, which Flower sends once, and one without numbers."""
+    letter = Letter({"a": np.zeros(50), "b": np.zeros(50), "c": np.zeros(0), "d": np.arange(9.0)})
+    desk.pass_down(pulled(letter.question))
+    assert send(desk, letter.request, letter.contents)
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        Forgery([b"x" * 1000], [0] * 1000),  # one chunk a thousand times
+        Forgery([b"x" * 1000], [0], names=1000),  # one array under a thousand names
+        Forgery([b"x" * 1000], [0] * 10, names=5, records=5),
+    ],
+)
+def test_few_bytes_that_would_become_many_are_refused(forgery: Forgery, desk: Desk) -> None:
+    letter = Letter({})
+    desk.pass_down(pulled(letter.question))
+    assert sum(map(len, forgery.contents.values())) < LIMIT
+    with pytest.raises(TurnedAwayError, match="unpacked it has") as refused:
+        send(desk, forgery.announcement(letter), forgery.contents)
+    assert refused.value.status == 413
+    assert (refused.value.site, refused.value.question) == ("north", letter.question.metadata.message_id)
+    assert not desk._folder.exists()
+
+
+def test_the_size_is_that_of_all_that_flower_would_join() -> None:
+    forgery = Forgery([b"x" * 100, b"y" * 10], [0, 1, 0], names=2)
+    children = {node.object_id: [c.object_id for c in node.children] for node in gate_messages._nodes(forgery.tree)}
+    pieces = {name: examine_object(name, content, children[name]) for name, content in forgery.contents.items()}
+    heads = {name: len(content) for name, content in forgery.contents.items()}
+    one, two, array, record, content, root = heads.values()
+    assert inflated_size(forgery.root, pieces) == root + content + record + 2 * (array + 2 * one + two)
+
+
+def test_much_besides_the_arrays_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unpacked, a list of small numbers takes many times its bytes."""
+    monkeypatch.setattr(gate_messages, "_RECORDS", 2000)
+    letter = Letter({f"array {n}": np.array([n]) for n in range(30)})
+    desk.pass_down(pulled(letter.question))
+    with pytest.raises(TurnedAwayError, match="more than 2,000 bytes besides its arrays"):
+        send(desk, letter.request, letter.contents)
+
+
+CHUNK, CHUNK_CONTENT = bare("ArrayChunk", [], b"numbers")
+OTHER = "0" * 64
+
+
+def array(children: list[str], places: object) -> tuple[str, bytes]:
+    return bare("Array", children, json.dumps({"arraychunk_ids": places}).encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "announced", "reason"),
+    [
+        (OTHER, CHUNK_CONTENT, [], "not the one that was announced"),
+        (CHUNK, CHUNK_CONTENT, [OTHER], "made of others"),
+        (*array([CHUNK], [0]), [], "made of others"),
+        (*array([CHUNK], [0]), [OTHER], "made of others"),
+        (*array([CHUNK, OTHER], [0]), [CHUNK, OTHER], "made of others"),
+        (*array([CHUNK, CHUNK], [0, 1]), [CHUNK], "made of others"),
+        (*array([CHUNK], [0, -1]), [CHUNK], "cannot be read"),
+        (*array([CHUNK], [True, False]), [CHUNK], "cannot be read"),
+        (*array([CHUNK], [0, 1]), [CHUNK], "cannot be read"),
+        (*array([CHUNK], 7), [CHUNK], "cannot be read"),
+        (*bare("Array", [CHUNK], b"[" * 100_000), [CHUNK], "cannot be read"),
+        (*bare("ArrayRecord", [CHUNK], b'["a"]'), [CHUNK], "cannot be read"),
+        (*bare("Surprise", [], b""), [], "cannot be read"),
+        (*bare("CustomDataClass", [], b""), [], "cannot be read"),
+        (get_object_id(b"anything"), b"anything", [], "cannot be read"),
+    ],
+)
+def test_an_object_that_is_not_what_it_says(name: str, content: bytes, announced: list[str], reason: str) -> None:
+    with pytest.raises(BadObjectError, match=reason):
+        examine_object(name, content, announced)
+
+
+def test_objects_stand_where_they_belong(desk: Desk) -> None:
+    """An array in the place of the message: Flower would unpack it before it looks at its type."""
+    chunk, _ = bare("ArrayChunk", [], b"x")
+    name, content = array([chunk], [0])
+    letter, forgery = Letter({}), Forgery([b"x"], [0])
+    forgery.contents = {chunk: forgery.contents[chunk], name: content}
+    forgery.root, forgery.tree = name, ObjectTree(object_id=name, children=[ObjectTree(object_id=chunk)])
+    desk.pass_down(pulled(letter.question))
+    with pytest.raises(TurnedAwayError, match="an object of type Array"):
+        send(desk, forgery.announcement(letter), forgery.contents)
+
+
+def _without_question(r: PushMessagesRequest) -> None:
+    r.messages_list[0].metadata.reply_to_message_id = ""
+
+
+def _to_a_site(r: PushMessagesRequest) -> None:
+    r.messages_list[0].metadata.dst_node_id = 8
+
+
+def _of_another(r: PushMessagesRequest) -> None:
+    r.messages_list[0].metadata.src_node_id = 8
+
+
+def _as_the_server(r: PushMessagesRequest) -> None:
+    r.messages_list[0].metadata.src_node_id, r.messages_list[0].metadata.dst_node_id = 1, 8
+
+
+def _twice(r: PushMessagesRequest) -> None:
+    r.messages_list.append(r.messages_list[0])
+
+
+def _nothing(r: PushMessagesRequest) -> None:
+    del r.messages_list[:]
+
+
+def _two_trees(r: PushMessagesRequest) -> None:
+    r.message_object_trees.append(r.message_object_trees[0])
+
+
+def _to_another_question(r: PushMessagesRequest) -> None:
+    r.messages_list[0].metadata.reply_to_message_id = asked("another").metadata.message_id
+
+
+def _under_another_name(r: PushMessagesRequest) -> None:
+    r.messages_list[0].metadata.message_id = OTHER
+
+
+def _with_a_path(r: PushMessagesRequest) -> None:
+    r.message_object_trees[0].children[0].object_id = "../" * 21 + "x"
+
+
+def _with_two_meanings(r: PushMessagesRequest) -> None:
+    """One object that is made of nothing in one place and of something in another."""
+    tree = r.message_object_trees[0].children[0]
+    first, second = (child for child in tree.children if not child.children)
+    second.children.add(object_id=first.object_id, children=[ObjectTree(object_id=OTHER)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _without_question, _to_a_site, _of_another, _as_the_server, _twice, _nothing, _two_trees, _to_another_question,
+        _under_another_name, _with_a_path, _with_two_meanings,
+    ],
+)  # fmt: skip
+def test_a_site_sends_its_own_answers_to_the_server_and_nothing_else(
+    change: Callable[[PushMessagesRequest], None], desk: Desk
+) -> None:
+    letter = Letter({"a": np.zeros(3)})
+    desk.pass_down(pulled(letter.question))
+    request = letter.request
+    change(request)
+    with pytest.raises(TurnedAwayError) as refused:
+        desk.announce(request, 0)
+    assert refused.value.status in (403, 422)
+    assert refused.value.site == "north"
+    desk.announce(letter.request, 0)
+
+
+def test_a_site_gets_what_was_sent_to_it_and_not_for_ever(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_messages, "_QUESTIONS", 2)
+    first, second, third = (asked(ticket) for ticket in "abc")
+    for question in (first, second):
+        desk.pass_down(pulled(question))
+    own = sorted(objects(pulled(first).message_object_trees[0]) - objects(pulled(third).message_object_trees[0]))
+    for name in own:
+        assert desk.question_with(name) is desk.question(first.metadata.message_id)
+    with pytest.raises(TurnedAwayError, match="not sent to this site"):
+        desk.question_with(OTHER)
+    with pytest.raises(TurnedAwayError, match="not sent to this site"):
+        desk.question(OTHER)
+    desk.pass_down(pulled(third))  # more than are remembered
+    for name in own[:1]:
+        with pytest.raises(TurnedAwayError, match="not sent to this site"):
+            desk.question_with(name)
+
+
+def test_a_site_collects_one_answer_at_a_time(desk: Desk) -> None:
+    """So that what lies on disk is bounded: the next announcement takes the place of what never came to its end."""
+    first, second = (Letter({"a": np.zeros(3)}, asked(ticket)) for ticket in "ab")
+    for letter in (first, second):
+        desk.pass_down(pulled(letter.question))
+    name = next(iter(first.contents))
+    old = desk.announce(first.request, 0).session_id
+    desk.take(PushObjectRequest(object_id=name, object_content=first.contents[name], session_id=old), 0)
+    assert [path.name for path in desk._folder.iterdir()] == [name]
+    desk.announce(second.request, 0)
+    assert not list(desk._folder.iterdir())
+    with pytest.raises(TurnedAwayError, match="not announced"):
+        desk.take(PushObjectRequest(object_id=name, object_content=first.contents[name], session_id=old), 0)
+
+
+def test_an_answer_on_its_way_is_not_replaced(desk: Desk) -> None:
+    letter = Letter({"a": np.zeros(3)})
+    desk.pass_down(pulled(letter.question))
+    assert send(desk, letter.request, letter.contents)
+    incoming = desk._incoming
+    assert incoming is not None
+    incoming.delivery = object()  # type: ignore[assignment]
+    with pytest.raises(TurnedAwayError, match="still on its way") as refused:
+        desk.announce(letter.request, 0)
+    assert refused.value.status == 503, "so that the site tries again"
+    desk.finish(incoming)
+    with pytest.raises(TurnedAwayError, match="is answered already"):
+        desk.announce(letter.request, 0)
+
+
+def test_strangers_never_crowd_out_who_comes_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedgen.federate import gate_connections
+
+    monkeypatch.setattr(gate_connections, "STRANGERS", 8)
+    monkeypatch.setattr(gate_connections, "FROM_ONE_NETWORK", 4)
+    connections, gone = Connections(), []
+
+    def comes(address: str) -> Guest:
+        guest = Guest(address, lambda: gone.append(guest))
+        connections.enter(guest)
+        return guest
+
+    site = comes("192.0.2.9")
+    connections.sign(site, "north")
+    flood = [comes(address) for address in ("192.0.2.1", "2001:db8::1") for _ in range(4)]
+    with pytest.raises(TurnedAwayError, match="more than 4 connections"):
+        comes("2001:db8::2:1")  # in the same /64
+    for number in range(4):
+        connections.sign(comes("198.51.100.7"), "south")
+        assert len(gone) == number + 1
+        flood.append(comes(gone[-1].address))  # and again
+    assert gone == flood[:4], "who came first of those who hold the most"
+    with pytest.raises(TurnedAwayError, match="the connection is north's"):
+        connections.sign(site, "south")
+
+
+def test_networks() -> None:
+    assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") != network_of("2001:db8:0:1::1")
+    assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1") != network_of("192.0.2.2")
+    assert network_of("fe80::1%eth0") == network_of("fe80::2")
+
+
+@pytest.mark.parametrize("way", ["renamed", "emptied"])
+def test_the_gates_news_survive_that_its_journal_is_begun_anew(way: str, tmp_path: Path) -> None:
+    path = tmp_path / "gate.jsonl"
+    news, journal = GateNews(path), Journal(path)
+    assert news.refused() == []
+    journal.write("refused", status=413, site="a", reason="large", question="q")
+    assert news.refused() == [("a", "large", "q")]
+    journal.write("refused", status=422, site="b", reason="bad " * 50)
+    if way == "renamed":
+        path.rename(tmp_path / "gate.jsonl.1")
+        journal.write("refused", status=413, site="c", reason="new")
+        assert [r.site for r in news.refused()] == ["b", "c"], "also what was still to be read of the old one"
+    else:
+        assert [r.site for r in news.refused()] == ["b"]
+        path.write_bytes(b"")
+        journal.write("refused", status=413, site="c", reason="new")
+        assert [r.site for r in news.refused()] == ["c"]
+    journal.write("refused", status=403, site="d", reason="no strike")
+    with path.open("a") as file:
+        file.write('{"half": ')
+    assert news.refused() == []
+
+
+def test_a_journal_with_a_limit_does_not_fill_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "gate.jsonl"
+    journal, news, found = Journal(path, limit=2000), GateNews(path), []
+    for number in range(100):
+        journal.write("refused", status=413, site=f"site-{number}", reason="x" * 100)
+        found += [refusal.site for refusal in news.refused()]
+    assert found == [f"site-{number}" for number in range(100)], "and nothing is lost to who reads along"
+    assert sorted(p.name for p in tmp_path.iterdir()) in (["gate.jsonl", "gate.jsonl.1"], ["gate.jsonl.1"])
+    assert all(p.stat().st_size < 2400 for p in tmp_path.iterdir())
