@@ -24,12 +24,11 @@ from fedgen.federate import gate as gate_module
 from fedgen.federate import gate_connections, gate_line
 from fedgen.federate.folders import Place, write_keys
 from fedgen.federate.gate import Address, Gate
-from fedgen.federate.gate_rules import CONFIRM, PULL_MESSAGE, PULL_OBJECT, PUSH_MESSAGE, PUSH_OBJECT, TARGETS
+from fedgen.federate.gate_rules import CONFIRM, HEARTBEAT, PULL_MESSAGE, PULL_OBJECT, PUSH_MESSAGE, PUSH_OBJECT, TARGETS
 from fedgen.federate.gate_supervisor import parse_address
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
 from fedgen.federate.keys import public_keys
 
-HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 MAX_MESSAGE = 10_000_000
 
 
@@ -41,6 +40,7 @@ class Fixture:
         self.port = 0
         self.seen: list[bytes] = []  # whole requests that came through
         self.down = PullMessagesResponse()  # what sites get when they ask for messages
+        self.status = 200
 
     @property
     def refused(self) -> list[dict]:
@@ -87,7 +87,7 @@ class Fixture:
                 self.seen.append(head + body)
                 said = self.answer(head.split()[1].decode(), body)
                 more = f"flwr-note: hello\r\nx-other: no\r\ncontent-length: {len(said)}\r\n\r\n"
-                writer.write(b"HTTP/1.1 200 OK\r\n" + more.encode() + said)
+                writer.write(f"HTTP/1.1 {self.status} So\r\n{more}".encode() + said)
                 await writer.drain()
         writer.close()
 
@@ -422,6 +422,18 @@ def test_superlink_away_is_said_so_that_sites_try_again(gate: Fixture, monkeypat
     monkeypatch.setattr(httpx.AsyncClient, "post", away)
     with gate.client() as client:
         assert client.post(HEARTBEAT, content=b"", headers=gate.headers()).status_code == 502
+
+
+def test_a_failure_of_superlink_is_said_so_that_sites_try_again(gate: Fixture) -> None:
+    """A SuperNode ends when what it asks for all the time is answered with another failure than these."""
+    gate.status = 500
+    for target, status in ((HEARTBEAT, 503), (PULL_MESSAGE, 503), ("/v1/fleet/get-run", 500)):
+        assert gate.post(target, b"").status_code == status
+    assert {e["reason"] for e in gate.refused} == {
+        f"SuperLink answered {target} with 500" for target in (HEARTBEAT, PULL_MESSAGE)
+    }
+    gate.status = 404
+    assert gate.post(HEARTBEAT, b"").status_code == 404
 
 
 def test_an_address() -> None:

@@ -34,6 +34,7 @@ from fedgen.federate.gate_line import Answer, Line
 from fedgen.federate.gate_messages import Desk, Incoming, Question, desks
 from fedgen.federate.gate_rules import (
     CONFIRM,
+    HEARTBEAT,
     PULL_MESSAGE,
     PULL_OBJECT,
     PUSH_MESSAGE,
@@ -240,7 +241,12 @@ class Gate:
             self._note("", TurnedAwayError(502, f"SuperLink does not answer: {type(error).__name__}", head.site))
             return Answer(502, b"", ())
         passed = [(n, v) for n, v in answer.headers.items() if n == "content-type" or n.startswith("flwr-")]
-        return Answer(answer.status_code, answer.content, tuple(passed))
+        status = answer.status_code
+        if status >= 500 and target in (PULL_MESSAGE, HEARTBEAT):
+            # A trouble of SuperLink's own: a SuperNode asks again after 503, and ends after most others.
+            self._note("", TurnedAwayError(503, f"SuperLink answered {target} with {status}", head.site))
+            status = 503
+        return Answer(status, answer.content, tuple(passed))
 
     def _note(self, address: str, refusal: TurnedAwayError) -> None:
         """Write down a refusal; somebody who causes very many of them does not fill the disk, nor hide what counts."""
