@@ -12,6 +12,7 @@ import json
 import resource
 import socket
 import ssl
+import struct
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ from fedgen.federate.journal import GATE_JOURNAL, Journal
 
 _NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
 _TO_SUPERLINK = 64  # connections
-_HANDSHAKE, _FIRST_HEAD, _IDLE = 10.0, 15.0, 75.0  # seconds
+_HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
 _LINES = 60  # refusals in the journal, of one site or of all strangers, in a minute
 _JOURNAL = 16 << 20  # bytes of the journal; then it is begun anew, and the one before is kept
 
@@ -108,6 +109,7 @@ class Gate:
         assert task is not None
         guest = Guest(address, task.cancel)
         try:
+            _reset_when_closed(taken, True)
             self._connections.enter(guest)
             loop = asyncio.get_running_loop()
             reader = asyncio.StreamReader()
@@ -117,14 +119,13 @@ class Gate:
             )  # fmt: skip
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             try:
+                _reset_when_closed(taken, False)
                 await self._requests(Line(reader, writer), guest, client)
             finally:
                 writer.close()
                 with contextlib.suppress(OSError, TimeoutError):
                     await asyncio.wait_for(writer.wait_closed(), gate_line.LINGER)
                 transport.abort()
-        except TurnedAwayError as refusal:
-            self._note(address, refusal)
         except (OSError, TimeoutError, h11.ProtocolError):
             pass  # no TLS, too slow, or gone
         except Exception as error:  # ours, and no reason to shut out everybody else
@@ -228,7 +229,8 @@ class Gate:
     def _account(self, desk: Desk, way: str, question: Question, size: int, objects: int) -> None:
         """Write down how many bytes a message had on the wire, and the site's whole traffic so far."""
         total = {"bytes_up": desk.bytes_up, "bytes_down": desk.bytes_down}
-        self.journal.write("message", site=desk.site, way=way, **question.about, bytes=size, objects=objects, **total)
+        about = {"site": desk.site, "way": way, **question.about, "bytes": size, "objects": objects, **total}
+        self._write("message", about)
 
     async def _pass_on(self, head: Head, target: str, request: Any, client: httpx.AsyncClient) -> Answer:
         """SuperLink's answer to a new request with the same meaning."""
@@ -260,7 +262,20 @@ class Gate:
             about = {"site": refusal.site} if refusal.site else {"address": address}
             if refusal.question:
                 about["question"] = refusal.question
-            self.journal.write("refused", status=refusal.status, reason=refusal.reason, **about)
+            self._write("refused", {"status": refusal.status, "reason": refusal.reason, **about})
+
+    def _write(self, event: str, about: Mapping[str, Any]) -> None:
+        """Where the disk is full or no file can be opened, a line is lost and nothing else."""
+        with contextlib.suppress(OSError):
+            self.journal.write(event, **about)
+
+
+def _reset_when_closed(connection: socket.socket, reset: bool) -> None:
+    """Whether closing a connection resets it: where that happens within TLS's handshake, a SuperNode tries again.
+
+    A connection that is closed in order there is an error of TLS to it, and it gives up.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", int(reset), 0))
 
 
 def _allow_files(needed: int) -> None:
