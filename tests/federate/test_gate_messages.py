@@ -292,8 +292,9 @@ def test_strangers_never_crowd_out_who_comes_from_elsewhere(monkeypatch: pytest.
     site = comes("192.0.2.9")
     connections.sign(site, "north")
     flood = [comes(address) for address in ("192.0.2.1", "2001:db8::1") for _ in range(4)]
-    with pytest.raises(TurnedAwayError, match="more than 4 connections"):
-        comes("2001:db8::2:1")  # in the same /64
+    flood.append(comes("2001:db8::2:1"))  # in the same /64
+    assert gone == [flood.pop(4)], "which has room for it, and takes nobody else's"
+    gone.clear()
     for number in range(4):
         connections.sign(comes("198.51.100.7"), "south")
         assert len(gone) == number + 1
@@ -330,6 +331,20 @@ def test_the_gates_news_survive_that_its_journal_is_begun_anew(way: str, tmp_pat
     with path.open("a") as file:
         file.write('{"half": ')
     assert news.refused() == []
+
+
+def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
+    """A disk that was full for a while leaves half a line, with the next one behind it."""
+    path = tmp_path / "gate.jsonl"
+    news, journal = GateNews(path), Journal(path)
+    for half in (b'{"time": 1.0, "eve', b'{"half": 1}\n[4]\n7\n\xff\n\n{"sta\n', b'{"status": 413, "site": "b"}\n'):
+        with path.open("ab") as file:
+            file.write(half)
+        journal.write("refused", status=413, site="a", reason="large")
+        journal.write("refused", status=422, site="c", reason="bad")
+    assert [(r.site, r.reason) for r in news.refused()] == [
+        ("c", "bad"), ("a", "large"), ("c", "bad"), ("b", ""), ("a", "large"), ("c", "bad"),
+    ]  # fmt: skip
 
 
 def test_a_journal_with_a_limit_does_not_fill_the_disk(tmp_path: Path) -> None:

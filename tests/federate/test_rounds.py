@@ -265,6 +265,7 @@ def test_a_reply_that_never_arrives_whole_holds_up_nobody_else(tmp_path: Path, m
     monkeypatch.setattr(grid, "pull_messages", stuck)
     try:
         server.run()
+        assert not server.exchange._replies._fetching, "nothing is kept of what comes too late"
     finally:
         ends.set()
     events = read_journal(server.journal.path)

@@ -89,6 +89,7 @@ class Exchange:
             except UnsentError as error:
                 self._failed(site, number, str(error))
         answers: dict[int, Answer] = {}
+        questions = list(waiting)
         deadline = time.monotonic() + timeout
         while waiting:
             for asked, reply in self._replies.take(list(waiting)):
@@ -123,6 +124,7 @@ class Exchange:
         for site, _ in waiting.values():
             self._lost[site] = self.roster.arrival(site), number
             self._failed(site, number, f"no answer within {timeout:g} seconds")
+        self._replies.forget(questions)  # those that are late, and those whose answer the gate refused
         return {site: answers[site] for site in sites if site in answers}
 
     def _is_asked(self, site: int, number: int) -> bool:
