@@ -262,6 +262,23 @@ def test_a_site_collects_one_answer_at_a_time(desk: Desk) -> None:
         desk.take(PushObjectRequest(object_id=name, object_content=first.contents[name], session_id=old), 0)
 
 
+def test_who_announces_the_same_again_goes_on_where_it_was(desk: Desk) -> None:
+    """A site that did not hear the gate's answer announces once more, while objects may be under way."""
+    letter = Letter({"a": np.zeros(3)})
+    desk.pass_down(pulled(letter.question))
+    opened = desk.announce(letter.request, 100)
+    pushes = [PushObjectRequest.FromString(push) for push in letter.pushes(opened)]
+    for push in pushes[:2]:
+        desk.take(push, 0)
+    assert desk.announce(letter.request, 10) == opened
+    incoming = [desk.take(push, 0) for push in pushes[2:]][-1]
+    assert incoming.is_whole
+    assert incoming.bytes == 110
+    # Not so after a refusal: the next announcement is another try.
+    incoming.refusal = TurnedAwayError(422, "bad")
+    assert desk.announce(letter.request, 0).session_id != opened.session_id
+
+
 def test_an_answer_on_its_way_is_not_replaced(desk: Desk) -> None:
     letter = Letter({"a": np.zeros(3)})
     desk.pass_down(pulled(letter.question))
