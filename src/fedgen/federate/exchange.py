@@ -16,7 +16,9 @@ from fedgen.federate.roster import Roster, wait_until
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import RefusedError
 
-_LATE = 30.0  # seconds that Flower keeps a message beyond the round's time
+# Seconds that a message is valid beyond the round's time, which begins only when all are sent; an answer in the round's
+# last seconds must not be too late for Flower.
+_LATE = 30.0
 Answer = TypeVar("Answer")
 
 
