@@ -60,7 +60,7 @@ def _panels(result: Mapping[str, Any], name: str) -> Chart:
             "title": "The generator's points",
             "panels": [
                 panel(
-                    f"After {stage['steps']} steps",
+                    f"After {stage['steps']} steps{', seen from further away' if stage['steps'] > 250 else ''}",
                     f"{stage['recognised']:.0f} % recognised",
                     *_stage(pictures, stage, stage["steps"] > 250),
                 )
