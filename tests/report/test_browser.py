@@ -273,6 +273,7 @@ def test_the_prototypes_panels_say_what_is_predicted_where(browser: Any, tmp_pat
     opened = Opened(browser, tmp_path / "report.html", viewport={"width": 1000, "height": 2000})
     panels = opened.page.locator("rect[data-panel]")
     assert panels.count() == 7
+    assert opened.page.locator("rect[data-frame]").get_attribute("data-frame") == "After 500 steps"
     box = panels.first.bounding_box()
     tip = opened.page.locator("figure .tip")
     # Rows are from the bottom: "01" below, "00" above.

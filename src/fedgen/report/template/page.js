@@ -414,6 +414,10 @@
         const mark = MARKS[panel.y[i] % MARKS.length](+x(px).toFixed(1), +y(py).toFixed(1), side / 80, { fill: labelColour(panel.y[i]), stroke: ink.card, "stroke-width": 0.5 });
         svg.append(mark);
       });
+      if (panel.frame) {
+        const [fx0, fx1, fy0, fy1] = panel.frame;
+        svg.append(shape("rect", { x: x(fx0), y: y(fy1), width: x(fx1) - x(fx0), height: y(fy0) - y(fy1), fill: "none", stroke: ink.ink, "stroke-dasharray": "4 3", "data-frame": panel.title }));
+      }
       svg.append(shape("rect", { x: left, y: top, width: side, height: side, fill: "none", stroke: ink.line, "data-panel": panel.title }));
       svg.append(label(left, top - 8, panel.title, ink.ink, { "font-weight": 600 }));
       svg.append(label(left + side, top - 8, panel.note, ink.soft, { "text-anchor": "end", "font-size": 11 }));
