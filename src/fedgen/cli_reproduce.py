@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 
 from fedgen.cli_display import Display
 from fedgen.config import RunConfig
-from fedgen.errors import FedgenError
+from fedgen.errors import FedgenError, unknown
 from fedgen.experiments.reproduce import Request, finish
 from fedgen.experiments.results import Store
 from fedgen.experiments.runner import GridWatch, compute
@@ -65,7 +65,7 @@ def reproduce(
         if names != ["all"] or not preset or preset in one.presets
     ]
     if not requests:
-        raise FedgenError(f"no experiment has preset {preset}")
+        raise unknown("preset", preset, {known for one in chosen for known in one.presets})
     use_machine_well()
     if quick:
         errors.print("[yellow]quick:[/yellow] few rows and columns, 10 rounds, one seed: a look, not a result")

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from fedgen.errors import FedgenError
-from fedgen.experiments.reproduce import Request
+from fedgen.experiments.reproduce import Request, finish
 from fedgen.experiments.results import Store, assemble, rounds_to
 from fedgen.experiments.spec import experiment, identity
 from reproduction_folder import DATA, made_up, reproduce
@@ -104,3 +104,16 @@ def test_learning_curves_are_thinned_and_end_with_the_last_round(tmp_path: Path)
             low <= y + 0.005 and y <= high + 0.005
             for low, y, high in zip(one["low"], one["y"], one["high"], strict=True)
         )
+
+
+def test_a_cell_or_table_with_wrong_content_is_named(tmp_path: Path) -> None:
+    table = reproduce(tmp_path, "partial-sharing")
+    path = tmp_path / "cells" / f"{table['cells']['mnist-0.1']['fedgen']['id']}.json"
+    cell = json.loads(path.read_text())
+    cell["results"][0]["accuracy"] = "x"
+    path.write_text(json.dumps(cell))
+    with pytest.raises(FedgenError, match=r"a cell of partial-sharing in .* is damaged \(ValueError"):
+        finish(Request.of(experiment("partial-sharing")), Store(tmp_path), {})
+    (tmp_path / "overview.paper.json").write_text('{"experiment": "overview", "format": 1}')
+    with pytest.raises(FedgenError, match=r"table of overview in .* lacks about, notes"):
+        Store(tmp_path).tables()

@@ -182,7 +182,8 @@ def test_figures_are_saved_as_they_are_shown(opened: Opened, tmp_path: Path) -> 
             assert path.suffix == f".{kind.lower()}"
             assert path.read_bytes().startswith(start)
             assert path.stat().st_size > 2000
-    text = (tmp_path / "runs-1-curves.svg").read_text()
+    text = (tmp_path / "runs-1-curves.headline.svg").read_text()
+    assert "accuracy, full test set" in text, "what was chosen is said in it"
     assert "fedgen" in text, "the legend comes along"
     assert "fedprox" not in text, "it was hidden"
 
@@ -258,6 +259,8 @@ def test_a_reproduction_has_views_of_its_table_and_published_points(browser: Any
     last = [result["curve_seen_labels"][-1] for result in cell["results"]]
     curves.locator(".plot").focus()
     opened.page.keyboard.press("ArrowLeft")
+    assert "accuracy, labels a user trained on, %" in curves.locator("svg[role=img] text").all_text_contents()
+    assert "MNIST, α = 0.1" in curves.locator(".choice").text_content()
     told = curves.locator("tr[data-tip='FedAvg'] strong").inner_text()
     assert float(told) == pytest.approx(sum(last) / len(last), abs=0.0051)
     assert opened.complaints == []
@@ -270,6 +273,7 @@ def test_the_prototypes_panels_say_what_is_predicted_where(browser: Any, tmp_pat
     opened = Opened(browser, tmp_path / "report.html", viewport={"width": 1000, "height": 2000})
     panels = opened.page.locator("rect[data-panel]")
     assert panels.count() == 7
+    assert opened.page.locator("rect[data-frame]").get_attribute("data-frame") == "After 500 steps"
     box = panels.first.bounding_box()
     tip = opened.page.locator("figure .tip")
     # Rows are from the bottom: "01" below, "00" above.

@@ -75,16 +75,22 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table
         cells = {identity(config): store.cell(config) for config in configs.values()}
         present = {name: cell for name, cell in cells.items() if cell is not None}
         times = _times(request, configs, before) if request.experiment.metric == "time" and present else None
-        table = assemble(
-            request.experiment,
-            configs,
-            present,
-            failures,
-            preset=request.preset,
-            quick=request.quick,
-            overrides=request.overrides,
-            times=times and times["ratios"],
-        )
+        try:
+            table = assemble(
+                request.experiment,
+                configs,
+                present,
+                failures,
+                preset=request.preset,
+                quick=request.quick,
+                overrides=request.overrides,
+                times=times and times["ratios"],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FedgenError(
+                f"a cell of {request.experiment.name} in {store.cells} is damaged ({type(error).__name__}: {error});"
+                " delete it to compute it again"
+            ) from error
         if times is not None:
             table["times"] = times
             table["notes"].append(f"The times are medians over repeats on one device: {times['device']}.")
@@ -123,7 +129,7 @@ def _prototype(request: Request, result: Mapping[str, Any]) -> Table:
 def _times(request: Request, configs: Mapping[tuple[str, str], RunConfig], before: Table | None) -> dict[str, Any]:
     """Measured once: a measurement on a busy machine should not replace one on a quiet machine unasked."""
     by_column = {column: config for (_, column), config in configs.items()}
-    if before is not None and set(before["times"]["ratios"]) == set(by_column):
+    if before is not None and set(before.get("times", {}).get("ratios", ())) == set(by_column):
         return dict(before["times"])
     dataset = load_dataset(by_column[request.experiment.baseline])
     ratios = local_training_times(by_column, dataset, request.experiment.baseline)

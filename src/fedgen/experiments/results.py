@@ -34,6 +34,8 @@ METRICS = {
 CURVES = {"curve": "accuracy, full test set", "curve_seen_labels": "accuracy, labels a user trained on"}
 AUTHORS = "the authors' metric, %: labels a user trained on, mean of the five best rounds"
 
+_HEAD = {"title", "about", "preset", "quick", "overrides", "versions", "notes"}  # what every table has
+
 Cell = dict[str, Any]
 Table = dict[str, Any]
 
@@ -105,13 +107,19 @@ class Store:
         """The table that has the same name as this one would have, if this version can read it."""
         path = self.folder / f"{table_name(head)}.json"
         table = read_json(path) if path.exists() else None
-        return table if table and table.get("format") == FORMAT else None
+        return table if table and table.get("format") == FORMAT and not _HEAD - table.keys() else None
 
     def tables(self) -> list[Table]:
         """All experiments' tables that are there."""
         found = [read_json(path) for path in sorted(self.folder.glob("*.json"))]
         tables = [table for table in found if "experiment" in table]
         for table in tables:
+            lacking = _HEAD - table.keys()
+            if table.get("format") == FORMAT and lacking:
+                raise FedgenError(
+                    f"the table of {table['experiment']} in {self.folder} lacks {', '.join(sorted(lacking))}:"
+                    " make it again with fedgen reproduce"
+                )
             if table.get("format") != FORMAT:
                 raise FedgenError(
                     f"the table of {table['experiment']} in {self.folder} has format {table.get('format')},"
@@ -176,6 +184,7 @@ def assemble(
                 entry |= {"status": "failed", "error": error} if error else {"status": "missing"}
             else:
                 entry |= _entry(experiment, row, column, cell, _against(experiment, row, column, got))
+                entry["official_data"] = _is_official(cell)
                 if times is not None:
                     entry["time_ratio"] = _typical(times[column.name])
             published = row.published.get(column.name)
@@ -341,6 +350,10 @@ def _curve(cell: Cell | None) -> dict[str, Any]:
 
 # Training and test images of the official splits; CelebA's are those with which the paper's numbers were made.
 _OFFICIAL = {"mnist": (60_000, 10_000), "emnist": (124_800, 20_800)}
+
+
+def _is_official(cell: Cell) -> bool:
+    return (cell["data"]["train"], cell["data"]["test"]) == _OFFICIAL.get(cell["config"]["dataset"])
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:

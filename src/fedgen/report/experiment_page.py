@@ -65,11 +65,19 @@ def _section(table: Experiment, store: Store) -> Section:
     changed = "".join(f" · {value} {key}" for key, value in sorted(table["overrides"].items()))
     label = table.get("metric_label", "")
     lead = f"{table['about'].strip()}{' ' + label[0].upper() + label[1:] + '.' if label else ''}"
+    notices = _notices(table)
+    lacking = sum(
+        e["status"] == "done" and e["id"] not in cells for row in table.get("cells", {}).values() for e in row.values()
+    )
+    if cells and lacking:
+        notices.append(
+            f"The files of {lacking} cells are not in the folder: their numbers are shown, their curves not."
+        )
     return Section(
         name.replace(".", "-"),
         f"{table['title']} · {table['preset']}{quick}{changed}",
         lead,
-        notices=_notices(table),
+        notices=notices,
         tables=tables,
         charts=charts,
         notes=table.get("prototype", {}).get("notes", ()),
@@ -121,24 +129,24 @@ def _views(table: Experiment) -> list[Table]:
     paired = any(e.get("difference") for e in entries)
     if table["metric"] == "time":
         ratio = _published_ratios(table)
-        views["Time of local training"] = lambda e: _with_published(e, e.get("time_ratio"), ratio(e), less)
+        views["Time of local training"] = lambda e: _with_published(e, e.get("time_ratio"), ratio(e), less, alike=False)
         views["Accuracy, %, full test set"] = lambda e: _with_published(e, _metric(e, "accuracy"), None, False)
     elif published or not paired:
         title = "Ours, the published beneath" if published else "Ours"
-        alike = table["metric"] != "accuracy"
-        views[title] = lambda e: _with_published(e, e, e["published"], less, alike=alike)
-        if published and not alike:
-            notes[title] = (
-                f"{PUBLISHED} Ours is another here, so the differences have no colour;"
-                " the view of the authors' metric compares like with like."
-            )
+        views[title] = lambda e: _with_published(e, e, e["published"], less, alike=False)
+        if published:
+            notes[title] = f"{PUBLISHED} Ours is another here, so the differences have no colour."
+        if published and table["metric"] == "accuracy":
+            notes[title] += " The view of the authors' metric compares like with like."
     else:
         views[f"Ours, the difference to {base} beneath"] = lambda e: _with_difference(e, less)
     if paired and table["metric"] != "time":
         views[f"Paired difference to {base}"] = lambda e: _paired(e, less)
     if table["metric"] == "accuracy":
-        views["The authors' metric"] = lambda e: _with_published(e, _metric(e, "authors"), e["published"], False)
-        notes["The authors' metric"] = f"{AUTHORS[0].upper()}{AUTHORS[1:]}."
+        views["The authors' metric"] = lambda e: _with_published(
+            e, _metric(e, "authors"), e["published"], False, alike=e.get("official_data", False)
+        )
+        notes["The authors' metric"] = f"{AUTHORS[0].upper()}{AUTHORS[1:]}. In colour where the data are the paper's."
     if table["metric"] == "rounds":
         views["Megabytes until then"] = _megabytes
     return [_grid(table, title, cell, notes.get(title, "")) for title, cell in views.items()]
@@ -149,8 +157,8 @@ def _grid(table: Experiment, caption: str, cell: Callable[[Entry], Cell], note: 
     if len(table["columns"]) <= _MOST_COLUMNS:
         columns = [Column("setting", number=False), *(Column(c["label"]) for c in table["columns"])]
         rows = [
-            [Cell(r["label"], r["label"]), *(cell(table["cells"][r["name"]][c["name"]]) for c in table["columns"])]
-            for r in table["rows"]
+            [Cell(r["label"], f"{place:03}"), *(cell(table["cells"][r["name"]][c["name"]]) for c in table["columns"])]
+            for place, r in enumerate(table["rows"])  # sorted by name, α = 0.1 would come before 0.05
         ]
     else:
         columns = [Column("algorithm", number=False), *(Column(r["label"]) for r in table["rows"])]
@@ -249,7 +257,7 @@ def _over_rows(table: Experiment, figure: Mapping[str, Any], name: str) -> Chart
         )
         for one in figure["series"]
     ]
-    hollow = " Hollow: published." if any(one["published"] for one in curves) else ""
+    hollow = " Hollow: published, by the authors' metric." if any(one["published"] for one in curves) else ""
     return lines(
         f"{name}.{figure['name']}",
         figure["title"],
@@ -302,11 +310,12 @@ def _curve_chart(
         for metric, suffix in _SUFFIXES.items()
         if any(key + suffix in drawn for key in y)
     }
-    caption = f"The line is the mean over seeds, the band their range. Scored on {scored_on}."
-    for suffix, metric in metrics.items():
-        lacking = sum(key in one["points"] and key + suffix not in one["points"] for one in curves for key in y)
-        if lacking:
-            caption += f" Not recorded by {metric}: {lacking} of the curves."
+    caption = "The line is the mean over seeds, the band their range."
+    lacking = sum(
+        key in one["points"] and key + suffix not in one["points"] for one in curves for key in y for suffix in metrics
+    )
+    if lacking:
+        caption += f" Of the second metric {lacking} curve{'s were' if lacking > 1 else ' was'} not recorded."
     return [
         lines(f"{name}.curves", "Learning curves", caption, curves, x={"round": "round"}, y=y, metrics=metrics),
     ]

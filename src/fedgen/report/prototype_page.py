@@ -34,6 +34,7 @@ def _panels(result: Mapping[str, Any], name: str) -> Chart:
     def panel(title: str, note: str, drawn: Sequence[str], points: Mapping[str, Any], within: Any = extent) -> Any:
         return {
             "title": title, "note": note, "regions": drawn, "extent": within, "x": points["x"], "y": points["y"],
+            "frame": extent if within != extent else None,
         }  # fmt: skip
 
     groups = [
@@ -71,7 +72,8 @@ def _panels(result: Mapping[str, Any], name: str) -> Chart:
     caption = (
         f"Seed {pictures['seed']}. A region's colour is the label that a model predicts there; points are training"
         " samples, or what the generator makes of each label (over the oracle's regions). The average is of the users'"
-        " models before; the oracle was trained on all users' data."
+        " models before; the oracle was trained on all users' data. The last panel is a wider view; its dashed frame is"
+        " what the others show."
     )
     return Chart(f"{name}.panels", "panels", "Decision regions", caption, {"groups": groups}, origin=result)
 

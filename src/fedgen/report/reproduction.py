@@ -69,7 +69,11 @@ def _panels(table: Table, panels: Sequence[Mapping[str, Any]], folder: Path, nam
     order = [column["label"] for column in table["columns"] if column["label"] in handles]
     figure.legend([handles[label] for label in order], order, loc="outside right center", frameon=False)
     quick = "\na look, not a result" if table["quick"] else ""
-    hollow = "; hollow: published" if any(one.get("published") for panel in panels for one in panel["series"]) else ""
+    hollow = (
+        "; hollow: published, by the authors' metric"
+        if any(one.get("published") for panel in panels for one in panel["series"])
+        else ""
+    )
     title = f"{table['title']}, preset {table['preset']}{_unlike(table)}{hollow}"
     letters = int(11 * figure.get_figwidth())  # of this size, in a line
     figure.suptitle("\n".join(textwrap.wrap(title, letters)) + quick, fontsize="medium")
@@ -85,6 +89,9 @@ def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> None:
     bottom = max(min(near) - (2 if panel["kind"] == "lines" else 12), 0)
     axes.set_ylim(bottom=bottom)
     below = [f"{label} {end:.0f}" for label, end in ends.items() if end < bottom]
+    partly = [one["label"] for one in panel["series"] if min(one["y"]) < bottom <= one["y"][-1]]
+    if panel["kind"] == "lines":
+        below += [f"{label} in part" for label in partly]
     if below:
         axes.text(0.97, 0.05, "below: " + ", ".join(below), transform=axes.transAxes, ha="right", fontsize="small")
 
@@ -170,8 +177,9 @@ def page(store: Store, seen_from: Path) -> str:
 _PRESETS = ("paper", "reference", "tuned")
 _HEAD = """# Results
 
-Made by `fedgen reproduce page` from the files in `results/`; do not edit. Each cell: ours, then the published
-number in brackets. ± is the standard deviation over seeds. How to read them: [reading.md](reading.md).
+Made by `fedgen reproduce page` from the files in `results/`; do not edit. Each cell: ours, then the published number in
+brackets. That one is by another metric, the authors', which has tables of its own. ± is the standard deviation over
+seeds. How to read them: [reading.md](reading.md).
 """
 
 

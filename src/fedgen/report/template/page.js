@@ -67,8 +67,8 @@
   function saveButtons(name, draw) {
     const svg = make("button", { type: "button", title: "as a vector graphic, as it is shown now" }, "SVG");
     const png = make("button", { type: "button", title: "as an image, as it is shown now" }, "PNG");
-    svg.onclick = () => save(new Blob([asText(draw())], { type: "image/svg+xml" }), `${name}.svg`);
-    png.onclick = () => savePng(draw(), `${name}.png`);
+    svg.onclick = () => save(new Blob([asText(draw())], { type: "image/svg+xml" }), `${name()}.svg`);
+    png.onclick = () => savePng(draw(), `${name()}.png`);
     return make("span", { class: "push" }, svg, " ", png);
   }
 
@@ -93,11 +93,12 @@
     const { width, height, ink, xs, ys, xTitle, yTitle, legend = [] } = options;
     const legendRows = legend.length ? layLegend(legend, width - 70) : [];
     const bottom = 46 + legendRows.length * 20;
-    const box = { left: 52, top: 12, right: width - 14, bottom: height - 46 };
+    const box = { left: 52, top: options.heading ? 36 : 12, right: width - 14, bottom: height - 46 };
     const total = height - 46 + bottom;
     const svg = shape("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${total}`, width, height: total, role: "img" });
     if (options.title) svg.append(shape("title", {}, options.title));
     if (options.paper) svg.append(shape("rect", { width, height: total, fill: ink.card }));
+    if (options.heading) svg.append(label(box.left, 20, options.heading, ink.ink, { "font-weight": 600 }));
     const along = xs.log ? Math.log10 : (v) => v;
     const x = (v) => box.left + ((along(v) - along(xs.low)) / (along(xs.high) - along(xs.low) || 1)) * (box.right - box.left);
     const y = (v) => box.bottom - ((v - ys.low) / (ys.high - ys.low || 1)) * (box.bottom - box.top);
@@ -183,6 +184,10 @@
 
     const pointsOf = (s) => (axis in s.scale ? (s.points[metric + ending] || []).map(([x, ...rest]) => [x * s.scale[axis], ...rest]) : []);
     const publishedOf = (s) => s.published[metric + ending] || [];
+    const several = (choices) => Object.keys(choices).length > 1;
+    // What is chosen, in words: for a saved figure and for print, where there are no choosers.
+    const chosenNow = () => [several(data.y) ? data.y[metric].title : "", several(data.metrics) ? data.metrics[ending] : ""].filter(Boolean).join(" · ");
+    const fileName = () => [chart.name, ...(several(data.y) || several(data.metrics) ? [(metric + ending).replaceAll("/", ".")] : [])].join(".");
     const visible = () => data.series.filter((s) => !hidden.has(s.name) && pointsOf(s).length);
 
     function draw(width, height, name, forPaper) {
@@ -194,7 +199,9 @@
       const xs = across(all.map((p) => p[0]), width, data.log, data.markers);
       const from = late ? (xs.low + xs.high) / 2 : -Infinity;
       const ys = span(all.filter((p) => p[0] >= from).flatMap((p) => [p[2], p[3]]), height / 60);
-      const made = frame({ width, height, ink, xs, ys, xTitle: data.x[axis], yTitle: data.y[metric].axis, title: chart.title, paper: forPaper, legend });
+      const yTitle = ending ? `${data.metrics[ending]}, %` : data.y[metric].axis;
+      const made = frame({ width, height, ink, xs, ys, xTitle: data.x[axis], yTitle, title: chart.title, paper: forPaper, heading: forPaper && chosenNow(), legend });
+      if (!data.series.some((s) => pointsOf(s).length)) made.svg.append(label(width / 2, height / 2, "not recorded", ink.soft, { "text-anchor": "middle", "font-size": 16 }));
       const inside = `inside-${chart.name}${forPaper ? "-saved" : ""}`;
       const { box } = made;
       made.svg.append(shape("clipPath", { id: inside }, shape("rect", { x: box.left - 6, y: box.top - 6, width: box.right - box.left + 12, height: box.bottom - box.top + 6 })));
@@ -232,7 +239,12 @@
       current = draw(width, Math.round(Math.min(440, Math.max(270, width * 0.52))), theme(), false);
       plot.querySelector("svg")?.remove();
       plot.prepend(current.svg);
-      for (const button of legend.children) swatch(button.querySelector("svg"), data.series.find((s) => s.name === button.dataset.name).style);
+      for (const button of legend.children) {
+        const s = data.series.find((one) => one.name === button.dataset.name);
+        swatch(button.querySelector("svg"), s.style);
+        button.classList.toggle("absent", !pointsOf(s).length);
+      }
+      choice.textContent = chosenNow();
     }
     const values = () => [...new Set(visible().flatMap((s) => pointsOf(s).map((p) => p[0])))].sort((a, b) => a - b);
     function read(index, py) {
@@ -301,17 +313,18 @@
       };
       legend.append(button);
     }
+    const choice = make("p", { class: "choice" });
     const controls = make("div", { class: "controls" });
-    if (Object.keys(data.y).length > 1) controls.append(chooser(titles(data.y), metric, "what is shown", (v) => { metric = v; redraw(); }));
-    if (Object.keys(data.metrics).length > 1) controls.append(chooser(data.metrics, ending, "which metric", (v) => { ending = v; redraw(); }));
+    if (several(data.y)) controls.append(chooser(titles(data.y), metric, "what is shown", (v) => { metric = v; redraw(); }));
+    if (several(data.metrics)) controls.append(chooser(data.metrics, ending, "which metric", (v) => { ending = v; redraw(); }));
     if (usable.length > 1) controls.append(chooser(Object.fromEntries(usable.map(([k, v]) => [k, `by ${v}`])), axis, "horizontal axis", (v) => { axis = v; redraw(); }));
     if (!data.markers) {
       const zoom = make("button", { type: "button", "aria-pressed": "false", title: "fit the vertical axis to the second half" }, "zoom on the end");
       zoom.onclick = () => { late = !late; zoom.setAttribute("aria-pressed", String(late)); redraw(); };
       controls.append(zoom);
     }
-    controls.append(saveButtons(chart.name, () => draw(760, 400, "light", true).svg));
-    figure.append(controls, plot, legend);
+    controls.append(saveButtons(fileName, () => draw(760, 400, "light", true).svg));
+    figure.append(controls, choice, plot, legend);
     return redraw;
   }
 
@@ -362,7 +375,7 @@
     const controls = make("div", { class: "controls" });
     const names = Object.keys(panels);
     if (names.length > 1) controls.append(chooser(Object.fromEntries(names.map((n) => [n, n])), panel, "which partition", (v) => { panel = v; redraw(); }));
-    controls.append(saveButtons(chart.name, () => draw(760, "light", true)));
+    controls.append(saveButtons(() => chart.name, () => draw(760, "light", true)));
     figure.append(controls, plot, caption);
     return redraw;
   }
@@ -401,6 +414,10 @@
         const mark = MARKS[panel.y[i] % MARKS.length](+x(px).toFixed(1), +y(py).toFixed(1), side / 80, { fill: labelColour(panel.y[i]), stroke: ink.card, "stroke-width": 0.5 });
         svg.append(mark);
       });
+      if (panel.frame) {
+        const [fx0, fx1, fy0, fy1] = panel.frame;
+        svg.append(shape("rect", { x: x(fx0), y: y(fy1), width: x(fx1) - x(fx0), height: y(fy0) - y(fy1), fill: "none", stroke: ink.ink, "stroke-dasharray": "4 3", "data-frame": panel.title }));
+      }
       svg.append(shape("rect", { x: left, y: top, width: side, height: side, fill: "none", stroke: ink.line, "data-panel": panel.title }));
       svg.append(label(left, top - 8, panel.title, ink.ink, { "font-weight": 600 }));
       svg.append(label(left + side, top - 8, panel.note, ink.soft, { "text-anchor": "end", "font-size": 11 }));
@@ -452,7 +469,7 @@
       tip.show(px, py, make("b", {}, at.panel.title), `label ${Number(predicted) + 1} is predicted here`);
     });
     plot.addEventListener("pointerleave", () => tip.hide());
-    figure.append(make("div", { class: "controls" }, saveButtons(chart.name, () => draw(960, "light", true).svg)), plot);
+    figure.append(make("div", { class: "controls" }, saveButtons(() => chart.name, () => draw(960, "light", true).svg)), plot);
     return redraw;
   }
 
