@@ -11,7 +11,9 @@ from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_object_id
 from gate_traffic import Letter, asked, objects, pulled
 
+from fedgen.core.trees import named
 from fedgen.federate import gate_messages
+from fedgen.federate.checks import besides_arrays
 from fedgen.federate.gate_connections import Connections, Guest, network_of
 from fedgen.federate.gate_messages import Desk
 from fedgen.federate.gate_objects import BadObjectError, examine_object, inflated_size
@@ -109,7 +111,7 @@ def test_the_size_is_that_of_all_that_flower_would_join() -> None:
 
 def test_much_besides_the_arrays_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unpacked, a list of small numbers takes many times its bytes."""
-    monkeypatch.setattr(gate_messages, "_RECORDS", 2000)
+    monkeypatch.setattr(gate_messages, "RECORDS", 2000)
     letter = Letter({f"array {n}": np.array([n]) for n in range(30)})
     desk.pass_down(pulled(letter.question))
     with pytest.raises(TurnedAwayError, match="more than 2,000 bytes besides its arrays"):
@@ -260,6 +262,20 @@ def test_a_site_collects_one_answer_at_a_time(desk: Desk) -> None:
     assert not list(desk._folder.iterdir())
     with pytest.raises(TurnedAwayError, match="not announced"):
         desk.take(PushObjectRequest(object_id=name, object_content=first.contents[name], session_id=old), 0)
+
+
+def test_how_much_a_message_has_besides_its_arrays_is_known_before(desk: Desk) -> None:
+    """So that a model of too many arrays is refused at the start, and not each site's every answer."""
+    draws = np.random.default_rng(0)
+    shapes = [(n + 1, 3) for n in range(40)] + [(), (1100, 1200)]  # the last of which is two chunks
+    form = {f'a "{n}"': draws.normal(size=shape).astype(np.float32) for n, shape in enumerate(shapes)}
+    desk._max_message = 1 << 30
+    letter = Letter(named(form))
+    desk.pass_down(pulled(letter.question))
+    assert send(desk, letter.request, letter.contents)
+    assert desk._incoming is not None
+    expected = besides_arrays(form)
+    assert desk._incoming.records <= expected <= desk._incoming.records + 2500
 
 
 def test_who_announces_the_same_again_goes_on_where_it_was(desk: Desk) -> None:

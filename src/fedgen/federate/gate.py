@@ -122,10 +122,12 @@ class Gate:
                 _reset_when_closed(taken, False)
                 await self._requests(Line(reader, writer), guest, client)
             finally:
-                writer.close()
-                with contextlib.suppress(OSError, TimeoutError):
-                    await asyncio.wait_for(writer.wait_closed(), gate_line.LINGER)
-                transport.abort()
+                try:
+                    writer.close()
+                    with contextlib.suppress(OSError, TimeoutError):
+                        await asyncio.wait_for(writer.wait_closed(), gate_line.LINGER)
+                finally:  # also where it has to go at once
+                    transport.abort()
         except (OSError, TimeoutError, h11.ProtocolError):
             pass  # no TLS, too slow, or gone
         except Exception as error:  # ours, and no reason to shut out everybody else

@@ -21,7 +21,7 @@ from fedgen.federate.gate_objects import CHUNK, BadObjectError, Piece, examine_o
 from fedgen.federate.gate_rules import NOT_IN_ORDER, TOO_LARGE, TurnedAwayError
 
 _QUESTIONS = 64  # that one site may have open; Flower gives out one at a time
-_RECORDS = 1 << 20  # bytes of a message besides the numbers in its arrays: they take more room once they are unpacked
+RECORDS = 1 << 20  # bytes of a message besides the numbers in its arrays: they take more room once they are unpacked
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -184,8 +184,8 @@ class Desk:
         too_large = f"a message of more than {self._max_message:,} bytes (max_message)"
         if incoming.numbers + incoming.records > self._max_message:
             raise TurnedAwayError(TOO_LARGE, too_large)
-        if incoming.records > _RECORDS:
-            raise TurnedAwayError(TOO_LARGE, f"a message of more than {_RECORDS:,} bytes besides its arrays")
+        if incoming.records > RECORDS:
+            raise TurnedAwayError(TOO_LARGE, f"a message of more than {RECORDS:,} bytes besides its arrays")
         if incoming.is_whole and (size := inflated_size(incoming.root, incoming.pieces)) > self._max_message:
             raise TurnedAwayError(TOO_LARGE, f"{too_large}: unpacked it has {size:,}")
 
