@@ -3,13 +3,20 @@
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flwr.proto.fleet_pb2 import ActivateNodeResponse, RegisterNodeFleetResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from fedgen.federate.folders import Place
+from fedgen.federate.gate_rules import HEARTBEAT, PULL_MESSAGE
 from fedgen.federate.processes import free_port
-from fedgen.federate.scripts import Doors, write_scripts
+from fedgen.federate.scripts import PORT_VARIABLE, Doors, write_scripts
 
 # What Flower does: its main thread ends, one way or another, while another thread goes on.
 _CALL = """
@@ -28,7 +35,7 @@ run_to_the_end(command)
 @pytest.mark.parametrize(
     ("end", "code", "said"),
     [
-        ("pass", 0, ""),
+        ("pass", 1, ""),
         ("sys.exit()", 0, ""),
         ("sys.exit(0)", 0, ""),
         ("sys.exit(7)", 7, ""),
@@ -44,17 +51,47 @@ def test_the_end_of_the_main_thread_ends_the_process(end: str, code: int, said: 
     assert said in done.stderr
 
 
-def test_start_sh_hears_that_flowers_supernode_has_ended(tmp_path: Path) -> None:
-    """Flower's own: it has no key file, and says so."""
+class _Failing(BaseHTTPRequestHandler):
+    """A SuperLink that takes a site in, and fails when the site asks for messages."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        response = _RESPONSES.get(self.path)
+        content = b"" if response is None else response.SerializeToString()
+        self.send_response(500 if response is None else 200)
+        self.send_header("content-type", PROTOBUF_MEDIA_TYPE)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+_RESPONSES: dict[str, Any] = {
+    "/v1/fleet/register-node": RegisterNodeFleetResponse(node_id=1),
+    "/v1/fleet/activate-node": ActivateNodeResponse(node_id=1),
+    HEARTBEAT: SendNodeHeartbeatResponse(success=True),
+}
+
+
+def test_start_sh_starts_flowers_supernode_anew_after_an_error(tmp_path: Path) -> None:
+    """Flower's own command would stay after this one for ever."""
     place = Place(tmp_path)
-    port = free_port()
-    write_scripts(place, ["north"], Doors(f"127.0.0.1:{port}", port, f"127.0.0.1:{port}"))
-    (place.site("north") / "ca.crt").write_text("none")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["/bin/sh", place.site("north") / "start.sh"], env={**os.environ, "PATH": path, "FEDGEN_TRIES": "1"},
-        capture_output=True, text=True, check=False, timeout=100,
-    )  # fmt: skip
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Failing) as server:
+        server.asked = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        write_scripts(place, ["north"], Doors("", 0, f"127.0.0.1:{server.server_port}"))
+        more = {"FEDGEN_TRIES": "2", "FEDGEN_PAUSE": "0", PORT_VARIABLE: str(free_port())}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = subprocess.run(
+            ["/bin/sh", place.site("north") / "start.sh"], env={**os.environ, "PATH": path, **more},
+            capture_output=True, text=True, check=False, timeout=200,
+        )  # fmt: skip
+        server.shutdown()
+        assert server.asked.count(PULL_MESSAGE) == 2, done.stderr  # type: ignore[attr-defined]
     assert done.returncode == 1
-    assert "Starting Flower SuperNode" in done.stdout + done.stderr
-    assert "not connected after 1 tries" in done.stdout
+    assert "500 Internal Server Error" in done.stderr
+    assert "SuperNode ended with code 1" in done.stdout
+    assert "not connected after 2 tries" in done.stdout

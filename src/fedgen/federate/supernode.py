@@ -14,11 +14,14 @@ from flwr.supernode.cli import flower_supernode
 
 
 def run_to_the_end(command: Callable[[], None]) -> NoReturn:
-    """Call this and end the process with its exit code, whatever other threads do: 1 after an exception."""
+    """Call this and end the process with its exit code, whatever other threads do.
+
+    It is 1 after an exception, and where the command returns: a SuperNode that is told to end exits, and one that
+    returns has lost its connection by an error that it has logged.
+    """
     code = 1
     try:
         command()
-        code = 0
     except SystemExit as ended:
         if isinstance(ended.code, str):
             print(ended.code, file=sys.stderr)
