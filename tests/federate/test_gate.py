@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime
+import errno
 import socket
 import ssl
 import threading
@@ -24,12 +25,11 @@ from fedgen.federate import gate as gate_module
 from fedgen.federate import gate_connections, gate_line
 from fedgen.federate.folders import Place, write_keys
 from fedgen.federate.gate import Address, Gate
-from fedgen.federate.gate_rules import CONFIRM, PULL_MESSAGE, PULL_OBJECT, PUSH_MESSAGE, PUSH_OBJECT, TARGETS
+from fedgen.federate.gate_rules import CONFIRM, HEARTBEAT, PULL_MESSAGE, PULL_OBJECT, PUSH_MESSAGE, PUSH_OBJECT, TARGETS
 from fedgen.federate.gate_supervisor import parse_address
-from fedgen.federate.journal import GATE_JOURNAL, read_journal
+from fedgen.federate.journal import GATE_JOURNAL, Journal, read_journal
 from fedgen.federate.keys import public_keys
 
-HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 MAX_MESSAGE = 10_000_000
 
 
@@ -41,6 +41,7 @@ class Fixture:
         self.port = 0
         self.seen: list[bytes] = []  # whole requests that came through
         self.down = PullMessagesResponse()  # what sites get when they ask for messages
+        self.status = 200
 
     @property
     def refused(self) -> list[dict]:
@@ -87,7 +88,7 @@ class Fixture:
                 self.seen.append(head + body)
                 said = self.answer(head.split()[1].decode(), body)
                 more = f"flwr-note: hello\r\nx-other: no\r\ncontent-length: {len(said)}\r\n\r\n"
-                writer.write(b"HTTP/1.1 200 OK\r\n" + more.encode() + said)
+                writer.write(f"HTTP/1.1 {self.status} So\r\n{more}".encode() + said)
                 await writer.drain()
         writer.close()
 
@@ -355,46 +356,105 @@ def test_who_does_not_speak_tls_or_trusts_another_authority_hears_nothing(gate: 
 
 def test_the_slow_and_the_many_are_cut_off_and_others_served(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_connections, "FROM_ONE_NETWORK", 5)
-    monkeypatch.setattr(gate_module, "_FIRST_HEAD", 1.0)
+    monkeypatch.setattr(gate_module, "_FIRST_HEAD", 5.0)
     monkeypatch.setattr(gate_line, "_BODY", 1.0)
     signed = "".join(f"{name}: {value}\r\n" for name, value in gate.headers().items())
     sites = gate.connect()
     sites.sendall(f"POST {HEARTBEAT} HTTP/1.1\r\nhost: a\r\n{signed}content-length: 9\r\n\r\nshort".encode())
     slow = [gate.connect() for _ in range(5)]
     slow[0].sendall(b"POST ")
-    with pytest.raises((ConnectionError, ssl.SSLError)):
-        gate.connect()  # the sixth that no site has signed
     for connection in [*slow, sites]:
-        connection.settimeout(30)
-        with contextlib.suppress(ConnectionError, ssl.SSLError):
-            assert connection.recv(100) == b"", "cut off without an answer"
-        connection.close()
+        assert_cut_off(connection)
     with gate.client() as client:
         assert client.post(HEARTBEAT, content=b"", headers=gate.headers()).status_code == 200
-    assert "more than 5 connections without a site's signature" in [e["reason"] for e in gate.refused]
+
+
+def assert_cut_off(connection: ssl.SSLSocket) -> None:
+    connection.settimeout(30)
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        assert connection.recv(100) == b"", "cut off without an answer"
+    connection.close()
+
+
+def test_a_handshake_that_is_not_finished_ends_with_a_reset(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SuperNode takes an orderly end within the handshake for an error of TLS, and tries again after a reset."""
+    monkeypatch.setattr(gate_connections, "FROM_ONE_NETWORK", 2)
+    silent = [socket.create_connection(("127.0.0.1", gate.port), timeout=30) for _ in range(3)]
+    with pytest.raises(ConnectionResetError):
+        silent[0].recv(100)  # a third one has come, from the same address
+    with gate.client() as client:
+        assert client.post(HEARTBEAT, content=b"", headers=gate.headers()).status_code == 200
+        with pytest.raises(ConnectionResetError):
+            silent[1].recv(100)
+    monkeypatch.setattr(gate_module, "_HANDSHAKE", 0.5)
+    silent.append(socket.create_connection(("127.0.0.1", gate.port), timeout=30))
+    with pytest.raises(ConnectionResetError):
+        silent[3].recv(100)
+    for connection in silent:
+        connection.close()
 
 
 def test_a_site_finds_a_place_among_strangers_and_has_a_number_of_its_own(
     gate: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate_connections, "STRANGERS", 4)
-    monkeypatch.setattr(gate_connections, "OF_ONE_SITE", 2)
     strangers = [gate.connect() for _ in range(4)]
-    with gate.client() as one, gate.client() as two, gate.client() as three, gate.client() as other:
-        for client, site, status in (
-            (one, "north", 200),
-            (two, "north", 200),
-            (three, "north", 429),
-            (other, "south", 200),
-        ):
-            assert client.post(HEARTBEAT, content=b"", headers=gate.headers(site)).status_code == status
+    with gate.client() as one, gate.client() as other:
+        for client, site in ((one, "north"), (other, "south")):
+            assert client.post(HEARTBEAT, content=b"", headers=gate.headers(site)).status_code == 200
         assert one.post(HEARTBEAT, content=b"", headers=gate.headers("south")).status_code == 400, "it is north's"
-    strangers[0].settimeout(30)
-    with contextlib.suppress(ConnectionError, ssl.SSLError):
-        assert strangers[0].recv(100) == b"", "the oldest had to go"
+    assert_cut_off(strangers[0])  # the oldest had to go
     for connection in strangers:
         connection.close()
-    assert [(e["site"], e["status"]) for e in gate.refused] == [("north", 429), ("south", 400)]
+    assert [(e["site"], e["status"]) for e in gate.refused] == [("south", 400)]
+
+
+def test_a_site_with_too_many_connections_loses_the_one_that_was_silent_longest(
+    gate: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_connections, "OF_ONE_SITE", 2)
+
+    def beat(connection: ssl.SSLSocket, site: str) -> bytes:
+        signed = "".join(f"{name}: {value}\r\n" for name, value in gate.headers(site).items())
+        connection.sendall(f"POST {HEARTBEAT} HTTP/1.1\r\nhost: a\r\n{signed}content-length: 0\r\n\r\n".encode())
+        found = connection.recv(4096)
+        while not found.endswith(b"yes"):  # the content, which may come after the head
+            found += connection.recv(4096) or b"yes"
+        return found[:12]
+
+    other, one, two, three = (gate.connect() for _ in range(4))
+    for connection, site in ((other, "south"), (one, "north"), (two, "north"), (one, "north"), (three, "north")):
+        assert beat(connection, site) == b"HTTP/1.1 200"
+    assert_cut_off(two)
+    for connection, site in ((other, "south"), (one, "north"), (three, "north")):
+        assert beat(connection, site) == b"HTTP/1.1 200"
+        connection.close()
+    assert not gate.refused
+
+
+def test_a_journal_that_cannot_be_written_ends_nothing(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
+
+    def full(*_: object, reason: str = "", **__: object) -> None:
+        if "the gate failed" in reason:
+            failed.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    letter = Letter({"weights": np.arange(10.0)})
+    gate.down = pulled(letter.question)
+    monkeypatch.setattr(Journal, "write", full)
+    with gate.client() as client:
+        assert client.post("/").status_code == 403
+    assert gate.post(HEARTBEAT, b"\xff").status_code == 400
+    assert gate.post(PULL_MESSAGE, b"").status_code == 200
+    opened = PushMessagesResponse.FromString(gate.post(PUSH_MESSAGE, letter.announcement).content)
+    assert {gate.post(PUSH_OBJECT, push).status_code for push in letter.pushes(opened)} == {200}
+    with monkeypatch.context() as broken:
+        broken.setattr(gate_module.Line, "event", lambda *_: 1 / 0)
+        with pytest.raises(httpx.TransportError):
+            gate.post(HEARTBEAT, b"")
+    assert failed.wait(30)
+    assert gate.post(HEARTBEAT, b"").status_code == 200
 
 
 def test_a_head_without_end_is_refused(gate: Fixture) -> None:
@@ -422,6 +482,18 @@ def test_superlink_away_is_said_so_that_sites_try_again(gate: Fixture, monkeypat
     monkeypatch.setattr(httpx.AsyncClient, "post", away)
     with gate.client() as client:
         assert client.post(HEARTBEAT, content=b"", headers=gate.headers()).status_code == 502
+
+
+def test_a_failure_of_superlink_is_said_so_that_sites_try_again(gate: Fixture) -> None:
+    """A SuperNode ends when what it asks for all the time is answered with another failure than these."""
+    gate.status = 500
+    for target, status in ((HEARTBEAT, 503), (PULL_MESSAGE, 503), ("/v1/fleet/get-run", 500)):
+        assert gate.post(target, b"").status_code == status
+    assert {e["reason"] for e in gate.refused} == {
+        f"SuperLink answered {target} with 500" for target in (HEARTBEAT, PULL_MESSAGE)
+    }
+    gate.status = 404
+    assert gate.post(HEARTBEAT, b"").status_code == 404
 
 
 def test_an_address() -> None:

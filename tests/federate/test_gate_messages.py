@@ -11,7 +11,9 @@ from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_object_id
 from gate_traffic import Letter, asked, objects, pulled
 
+from fedgen.core.trees import named
 from fedgen.federate import gate_messages
+from fedgen.federate.checks import besides_arrays
 from fedgen.federate.gate_connections import Connections, Guest, network_of
 from fedgen.federate.gate_messages import Desk
 from fedgen.federate.gate_objects import BadObjectError, examine_object, inflated_size
@@ -109,7 +111,7 @@ def test_the_size_is_that_of_all_that_flower_would_join() -> None:
 
 def test_much_besides_the_arrays_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unpacked, a list of small numbers takes many times its bytes."""
-    monkeypatch.setattr(gate_messages, "_RECORDS", 2000)
+    monkeypatch.setattr(gate_messages, "RECORDS", 2000)
     letter = Letter({f"array {n}": np.array([n]) for n in range(30)})
     desk.pass_down(pulled(letter.question))
     with pytest.raises(TurnedAwayError, match="more than 2,000 bytes besides its arrays"):
@@ -262,6 +264,37 @@ def test_a_site_collects_one_answer_at_a_time(desk: Desk) -> None:
         desk.take(PushObjectRequest(object_id=name, object_content=first.contents[name], session_id=old), 0)
 
 
+def test_how_much_a_message_has_besides_its_arrays_is_known_before(desk: Desk) -> None:
+    """So that a model of too many arrays is refused at the start, and not each site's every answer."""
+    draws = np.random.default_rng(0)
+    shapes = [(n + 1, 3) for n in range(40)] + [(), (1100, 1200)]  # the last of which is two chunks
+    form = {f'a "{n}"': draws.normal(size=shape).astype(np.float32) for n, shape in enumerate(shapes)}
+    desk._max_message = 1 << 30
+    letter = Letter(named(form))
+    desk.pass_down(pulled(letter.question))
+    assert send(desk, letter.request, letter.contents)
+    assert desk._incoming is not None
+    expected = besides_arrays(form)
+    assert desk._incoming.records <= expected <= desk._incoming.records + 2500
+
+
+def test_who_announces_the_same_again_goes_on_where_it_was(desk: Desk) -> None:
+    """A site that did not hear the gate's answer announces once more, while objects may be under way."""
+    letter = Letter({"a": np.zeros(3)})
+    desk.pass_down(pulled(letter.question))
+    opened = desk.announce(letter.request, 100)
+    pushes = [PushObjectRequest.FromString(push) for push in letter.pushes(opened)]
+    for push in pushes[:2]:
+        desk.take(push, 0)
+    assert desk.announce(letter.request, 10) == opened
+    incoming = [desk.take(push, 0) for push in pushes[2:]][-1]
+    assert incoming.is_whole
+    assert incoming.bytes == 110
+    # Not so after a refusal: the next announcement is another try.
+    incoming.refusal = TurnedAwayError(422, "bad")
+    assert desk.announce(letter.request, 0).session_id != opened.session_id
+
+
 def test_an_answer_on_its_way_is_not_replaced(desk: Desk) -> None:
     letter = Letter({"a": np.zeros(3)})
     desk.pass_down(pulled(letter.question))
@@ -292,8 +325,9 @@ def test_strangers_never_crowd_out_who_comes_from_elsewhere(monkeypatch: pytest.
     site = comes("192.0.2.9")
     connections.sign(site, "north")
     flood = [comes(address) for address in ("192.0.2.1", "2001:db8::1") for _ in range(4)]
-    with pytest.raises(TurnedAwayError, match="more than 4 connections"):
-        comes("2001:db8::2:1")  # in the same /64
+    flood.append(comes("2001:db8::2:1"))  # in the same /64
+    assert gone == [flood.pop(4)], "which has room for it, and takes nobody else's"
+    gone.clear()
     for number in range(4):
         connections.sign(comes("198.51.100.7"), "south")
         assert len(gone) == number + 1
@@ -330,6 +364,20 @@ def test_the_gates_news_survive_that_its_journal_is_begun_anew(way: str, tmp_pat
     with path.open("a") as file:
         file.write('{"half": ')
     assert news.refused() == []
+
+
+def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
+    """A disk that was full for a while leaves half a line, with the next one behind it."""
+    path = tmp_path / "gate.jsonl"
+    news, journal = GateNews(path), Journal(path)
+    for half in (b'{"time": 1.0, "eve', b'{"half": 1}\n[4]\n7\n\xff\n\n{"sta\n', b'{"status": 413, "site": "b"}\n'):
+        with path.open("ab") as file:
+            file.write(half)
+        journal.write("refused", status=413, site="a", reason="large")
+        journal.write("refused", status=422, site="c", reason="bad")
+    assert [(r.site, r.reason) for r in news.refused()] == [
+        ("c", "bad"), ("a", "large"), ("c", "bad"), ("b", ""), ("a", "large"), ("c", "bad"),
+    ]  # fmt: skip
 
 
 def test_a_journal_with_a_limit_does_not_fill_the_disk(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path)
     place = Place(tmp_path)
     write_scripts(place, ["north"], Doors("0.0.0.0:8000", 8001, "fed.example.org:8000"))
     (tmp_path / "bin").mkdir()
-    stand_in = tmp_path / "bin/flower-supernode"
+    stand_in = tmp_path / "bin/python3"
     stand_in.write_text(
         f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n'
         f'if [ -e {tmp_path}/stay ]; then exec sleep 60; fi\ntest "$(wc -l < {tmp_path}/calls)" -gt 3\n'
@@ -178,7 +178,9 @@ def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path)
     assert done.returncode == 0
     assert done.stdout.count("trying again in 0 seconds") == 3
     (call,) = set((tmp_path / "calls").read_text().splitlines())
-    assert call.startswith("--superlink fed.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key")
+    assert call.startswith(
+        "-P supernode.py --superlink fed.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key"
+    )
     assert call.endswith(f'--port 9094 --node-config folder="{place.site("north")}"')
 
     (tmp_path / "calls").unlink()

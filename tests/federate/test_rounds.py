@@ -229,6 +229,14 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason:
         Server(tmp_path / "fedgen-federation", tmp_path / "server", "other", grid, server.journal)
 
 
+def test_a_model_of_more_arrays_than_the_gate_takes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgen.federate.server.RECORDS", 2500)
+    setup = small_setup("fedavg", users=2, active=2)
+    local_federation(tmp_path / "open", setup, authenticated=False)  # there is no gate
+    with pytest.raises(FedgenError, match=r"messages of \d+ arrays, .* and the gate takes 2,500: use a model of fewer"):
+        local_federation(tmp_path / "closed", setup, authenticated=True)
+
+
 def test_a_site_with_another_number_than_the_server_thinks_is_told_so(tmp_path: Path) -> None:
     """Draws depend on the number: with a wrong one, a site would train on others' draws without anybody's notice."""
     setup = small_setup("fedavg", users=2, active=2, rounds=1)
@@ -265,6 +273,7 @@ def test_a_reply_that_never_arrives_whole_holds_up_nobody_else(tmp_path: Path, m
     monkeypatch.setattr(grid, "pull_messages", stuck)
     try:
         server.run()
+        assert not server.exchange._replies._fetching, "nothing is kept of what comes too late"
     finally:
         ends.set()
     events = read_journal(server.journal.path)

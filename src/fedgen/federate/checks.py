@@ -1,7 +1,9 @@
 """What the server demands of a site's message, beyond its form: an answer to this question, with honest numbers."""
 
+import json
+
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Tree
@@ -11,6 +13,8 @@ from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import RefusedError
 
 _SLACK = 1 << 10  # bytes by which a message may be larger than its arrays, for itself and for each of them
+# Bytes of Flower's objects: the message and its records; and what stands for an array in its record, besides its name.
+_ABOUT, _IN_RECORD = 2 << 10, 140
 _MOST = float(np.finfo(np.float32).max)
 _SCORE = ("correct", "total", "correct_seen", "total_seen", "matching")
 
@@ -47,6 +51,14 @@ def checked_update(
 def largest_update(form: Tree) -> int:
     """The bytes of a message with an upload of this form, names and the rest included."""
     return nbytes(form) + _SLACK * (1 + len(named(form)))
+
+
+def besides_arrays(form: Tree) -> int:
+    """The bytes of a message with an upload of this form besides the numbers in its arrays, as the gate counts them."""
+    size = _ABOUT
+    for name, leaf in named(form).items():
+        size += len(json.dumps(name)) + _IN_RECORD + len(Array(np.zeros(leaf.shape, leaf.dtype)).deflate())
+    return size
 
 
 def checked_score(reply: Message, question: ConfigRecord, most: int) -> dict[str, float]:

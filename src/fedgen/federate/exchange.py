@@ -16,7 +16,9 @@ from fedgen.federate.roster import Roster, wait_until
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import RefusedError
 
-_LATE = 30.0  # seconds that Flower keeps a message beyond the round's time
+# Seconds that a message is valid beyond the round's time, which begins only when all are sent; an answer in the round's
+# last seconds must not be too late for Flower.
+_LATE = 30.0
 Answer = TypeVar("Answer")
 
 
@@ -89,6 +91,7 @@ class Exchange:
             except UnsentError as error:
                 self._failed(site, number, str(error))
         answers: dict[int, Answer] = {}
+        questions = list(waiting)
         deadline = time.monotonic() + timeout
         while waiting:
             for asked, reply in self._replies.take(list(waiting)):
@@ -123,6 +126,7 @@ class Exchange:
         for site, _ in waiting.values():
             self._lost[site] = self.roster.arrival(site), number
             self._failed(site, number, f"no answer within {timeout:g} seconds")
+        self._replies.forget(questions)  # those that are late, and those whose answer the gate refused
         return {site: answers[site] for site in sites if site in answers}
 
     def _is_asked(self, site: int, number: int) -> bool:

@@ -12,6 +12,7 @@ import json
 import resource
 import socket
 import ssl
+import struct
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ from fedgen.federate.gate_line import Answer, Line
 from fedgen.federate.gate_messages import Desk, Incoming, Question, desks
 from fedgen.federate.gate_rules import (
     CONFIRM,
+    HEARTBEAT,
     PULL_MESSAGE,
     PULL_OBJECT,
     PUSH_MESSAGE,
@@ -47,7 +49,7 @@ from fedgen.federate.journal import GATE_JOURNAL, Journal
 
 _NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
 _TO_SUPERLINK = 64  # connections
-_HANDSHAKE, _FIRST_HEAD, _IDLE = 10.0, 15.0, 75.0  # seconds
+_HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
 _LINES = 60  # refusals in the journal, of one site or of all strangers, in a minute
 _JOURNAL = 16 << 20  # bytes of the journal; then it is begun anew, and the one before is kept
 
@@ -107,6 +109,7 @@ class Gate:
         assert task is not None
         guest = Guest(address, task.cancel)
         try:
+            _reset_when_closed(taken, True)
             self._connections.enter(guest)
             loop = asyncio.get_running_loop()
             reader = asyncio.StreamReader()
@@ -116,14 +119,15 @@ class Gate:
             )  # fmt: skip
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             try:
+                _reset_when_closed(taken, False)
                 await self._requests(Line(reader, writer), guest, client)
             finally:
-                writer.close()
-                with contextlib.suppress(OSError, TimeoutError):
-                    await asyncio.wait_for(writer.wait_closed(), gate_line.LINGER)
-                transport.abort()
-        except TurnedAwayError as refusal:
-            self._note(address, refusal)
+                try:
+                    writer.close()
+                    with contextlib.suppress(OSError, TimeoutError):
+                        await asyncio.wait_for(writer.wait_closed(), gate_line.LINGER)
+                finally:  # also where it has to go at once
+                    transport.abort()
         except (OSError, TimeoutError, h11.ProtocolError):
             pass  # no TLS, too slow, or gone
         except Exception as error:  # ours, and no reason to shut out everybody else
@@ -227,7 +231,8 @@ class Gate:
     def _account(self, desk: Desk, way: str, question: Question, size: int, objects: int) -> None:
         """Write down how many bytes a message had on the wire, and the site's whole traffic so far."""
         total = {"bytes_up": desk.bytes_up, "bytes_down": desk.bytes_down}
-        self.journal.write("message", site=desk.site, way=way, **question.about, bytes=size, objects=objects, **total)
+        about = {"site": desk.site, "way": way, **question.about, "bytes": size, "objects": objects, **total}
+        self._write("message", about)
 
     async def _pass_on(self, head: Head, target: str, request: Any, client: httpx.AsyncClient) -> Answer:
         """SuperLink's answer to a new request with the same meaning."""
@@ -240,7 +245,12 @@ class Gate:
             self._note("", TurnedAwayError(502, f"SuperLink does not answer: {type(error).__name__}", head.site))
             return Answer(502, b"", ())
         passed = [(n, v) for n, v in answer.headers.items() if n == "content-type" or n.startswith("flwr-")]
-        return Answer(answer.status_code, answer.content, tuple(passed))
+        status = answer.status_code
+        if status >= 500 and target in (PULL_MESSAGE, HEARTBEAT):
+            # A trouble of SuperLink's own: a SuperNode asks again after 503, and ends after most others.
+            self._note("", TurnedAwayError(503, f"SuperLink answered {target} with {status}", head.site))
+            status = 503
+        return Answer(status, answer.content, tuple(passed))
 
     def _note(self, address: str, refusal: TurnedAwayError) -> None:
         """Write down a refusal; somebody who causes very many of them does not fill the disk, nor hide what counts."""
@@ -254,7 +264,20 @@ class Gate:
             about = {"site": refusal.site} if refusal.site else {"address": address}
             if refusal.question:
                 about["question"] = refusal.question
-            self.journal.write("refused", status=refusal.status, reason=refusal.reason, **about)
+            self._write("refused", {"status": refusal.status, "reason": refusal.reason, **about})
+
+    def _write(self, event: str, about: Mapping[str, Any]) -> None:
+        """Where the disk is full or no file can be opened, a line is lost and nothing else."""
+        with contextlib.suppress(OSError):
+            self.journal.write(event, **about)
+
+
+def _reset_when_closed(connection: socket.socket, reset: bool) -> None:
+    """Whether closing a connection resets it: where that happens within TLS's handshake, a SuperNode tries again.
+
+    A connection that is closed in order there is an error of TLS to it, and it gives up.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", int(reset), 0))
 
 
 def _allow_files(needed: int) -> None:

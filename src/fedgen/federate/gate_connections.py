@@ -1,7 +1,8 @@
 """Who holds the gate's connections: each site has some of its own, and all who have not said who they are share some.
 
 A connection is a stranger's until a site has signed a request on it. Strangers cannot crowd out sites that are
-connected; and a site that comes takes the place of a stranger, the oldest one of those that hold the most.
+connected; and a site that comes takes the place of a stranger, the oldest one of those that hold the most. Whoever has
+as many as are allowed and opens another one loses the one of its own that was silent longest.
 """
 
 import ipaddress
@@ -21,7 +22,7 @@ class Guest:
         self.address, self.leave = address, leave  # which ends the connection
         self.network = network_of(address)
         self.site = ""
-        self.since = time.monotonic()
+        self.heard = time.monotonic()  # when it came, or when its latest request did
 
 
 class Connections:
@@ -31,27 +32,37 @@ class Connections:
         self._guests: set[Guest] = set()
 
     def enter(self, guest: Guest) -> None:
-        """Let a stranger in; raises where its network has too many of them."""
+        """Let a stranger in; where its network, or all, have too many of them, another one has to go."""
         strangers = [other for other in self._guests if not other.site]
-        held = Counter(other.network for other in strangers)
-        if held[guest.network] >= FROM_ONE_NETWORK:
-            raise TurnedAwayError(0, f"more than {FROM_ONE_NETWORK} connections without a site's signature")
+        neighbours = [other for other in strangers if other.network == guest.network]
         self._guests.add(guest)
-        if len(strangers) >= STRANGERS:
+        if len(neighbours) >= FROM_ONE_NETWORK:
+            self._end_one(neighbours)
+        elif len(strangers) >= STRANGERS:
+            held = Counter(other.network for other in strangers)
+            most = max(held.values())
             # Whoever has just come from elsewhere is never the one.
-            oldest = min(strangers, key=lambda other: (-held[other.network], other.since))
-            self._guests.discard(oldest)
-            oldest.leave()
+            self._end_one([other for other in strangers if held[other.network] == most])
 
     def sign(self, guest: Guest, site: str) -> None:
-        """A site's signature was found right on this connection: it is that site's from now on."""
+        """A site's signature was found right on this connection: it is that site's from now on.
+
+        Where the site has too many, the one that was silent longest ends: the site may know of it no longer.
+        """
+        guest.heard = time.monotonic()
         if guest.site == site:
             return
         if guest.site:
             raise TurnedAwayError(400, f"the connection is {guest.site}'s", site)
-        if sum(other.site == site for other in self._guests) >= OF_ONE_SITE:
-            raise TurnedAwayError(429, f"more than {OF_ONE_SITE} connections", site)
+        own = [other for other in self._guests if other.site == site]
+        if len(own) >= OF_ONE_SITE:
+            self._end_one(own)
         guest.site = site
+
+    def _end_one(self, guests: list[Guest]) -> None:
+        silent = min(guests, key=lambda guest: guest.heard)
+        self._guests.discard(silent)
+        silent.leave()
 
     def exit(self, guest: Guest) -> None:
         """The connection has ended."""

@@ -21,7 +21,7 @@ from fedgen.federate.gate_objects import CHUNK, BadObjectError, Piece, examine_o
 from fedgen.federate.gate_rules import NOT_IN_ORDER, TOO_LARGE, TurnedAwayError
 
 _QUESTIONS = 64  # that one site may have open; Flower gives out one at a time
-_RECORDS = 1 << 20  # bytes of a message besides the numbers in its arrays: they take more room once they are unpacked
+RECORDS = 1 << 20  # bytes of a message besides the numbers in its arrays: they take more room once they are unpacked
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -64,6 +64,20 @@ class Incoming:
     def is_whole(self) -> bool:
         """Whether all objects are there."""
         return len(self.pieces) == len(self.announced)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still being collected."""
+        return self.refusal is None and not self.delivered
+
+    def opened(self) -> PushMessagesResponse:
+        """What a site hears that has announced it."""
+        return PushMessagesResponse(
+            reconnect=Reconnect(reconnect=5),
+            results={self.root: 0},
+            objects_to_push=list(self.announced),
+            session_id=self.session,
+        )
 
     def add(self, name: str, piece: Piece) -> None:
         """Count an object in."""
@@ -112,7 +126,8 @@ class Desk:
     def announce(self, request: PushMessagesRequest, size: int) -> PushMessagesResponse:
         """Begin to collect an answer, in place of one that never came to its end.
 
-        The site is to push every object: to say which ones SuperLink has already would tell it what others sent.
+        The site is to push every object: to say which ones SuperLink has already would tell it what others sent. One
+        that did not hear our answer, and announces the same again, goes on where it was.
         """
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
             raise TurnedAwayError(403, "not one message with the objects that it is made of", self.site)
@@ -123,6 +138,9 @@ class Desk:
         question = self.question(about.reply_to_message_id)
         if self._incoming is not None and self._incoming.delivery is not None and not self._incoming.delivered:
             raise TurnedAwayError(503, "the answer before this one is still on its way", self.site)
+        if (latest := self._incoming) is not None and latest.is_open and latest.request == request:
+            latest.bytes += size
+            return latest.opened()
         try:
             incoming = Incoming(request, question, self._folder, size)
         except BadObjectError as error:
@@ -132,12 +150,7 @@ class Desk:
         self.clear()
         self._folder.mkdir(parents=True, mode=0o700)
         self._incoming = incoming
-        return PushMessagesResponse(
-            reconnect=Reconnect(reconnect=5),
-            results={about.message_id: 0},
-            objects_to_push=list(incoming.announced),
-            session_id=incoming.session,
-        )
+        return incoming.opened()
 
     def take(self, request: PushObjectRequest, size: int) -> Incoming:
         """One more object of an answer; a refused one spoils the whole answer."""
@@ -171,8 +184,8 @@ class Desk:
         too_large = f"a message of more than {self._max_message:,} bytes (max_message)"
         if incoming.numbers + incoming.records > self._max_message:
             raise TurnedAwayError(TOO_LARGE, too_large)
-        if incoming.records > _RECORDS:
-            raise TurnedAwayError(TOO_LARGE, f"a message of more than {_RECORDS:,} bytes besides its arrays")
+        if incoming.records > RECORDS:
+            raise TurnedAwayError(TOO_LARGE, f"a message of more than {RECORDS:,} bytes besides its arrays")
         if incoming.is_whole and (size := inflated_size(incoming.root, incoming.pieces)) > self._max_message:
             raise TurnedAwayError(TOO_LARGE, f"{too_large}: unpacked it has {size:,}")
 

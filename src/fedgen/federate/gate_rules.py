@@ -19,7 +19,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 
 PUSH_MESSAGE, PUSH_OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 PULL_MESSAGE, PULL_OBJECT = "/v1/fleet/pull-messages", "/v1/fleet/pull-object"
-CONFIRM = "/v1/fleet/confirm-message-received"
+CONFIRM, HEARTBEAT = "/v1/fleet/confirm-message-received", "/v1/fleet/send-node-heartbeat"
 # What a SuperNode with a registered key asks for; registering itself is for federations without keys.
 TARGETS = frozenset(
     {
@@ -28,9 +28,9 @@ TARGETS = frozenset(
         PULL_MESSAGE,
         PULL_OBJECT,
         CONFIRM,
+        HEARTBEAT,
         "/v1/fleet/activate-node",
         "/v1/fleet/deactivate-node",
-        "/v1/fleet/send-node-heartbeat",
         "/v1/fleet/get-run",
         "/v1/fleet/get-fab",
     }

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 from flwr.app import Message
@@ -61,6 +61,11 @@ class Replies:
                 found += [(question, reply) for reply in self._fetching.pop(question).replies()]
         return found
 
+    def forget(self, questions: Iterable[str]) -> None:
+        """Keep nothing of these questions: a reply that is still being fetched goes when its thread ends."""
+        for question in questions:
+            self._fetching.pop(question, None)
+
 
 class _Fetch(threading.Thread):
     def __init__(self, grid: Grid, question: str) -> None:
@@ -105,8 +110,8 @@ class GateNews:
 
     def refused(self) -> list[Refusal]:
         """Each message of a site that was too large or not in order."""
-        events = [e for e in map(json.loads, self._lines()) if e.get("status") in STRIKES and e.get("site")]
-        return [Refusal(e["site"], e["reason"], e.get("question", "")) for e in events]
+        events = [e for e in map(_parsed, self._lines()) if e.get("status") in STRIKES and e.get("site")]
+        return [Refusal(e["site"], e.get("reason", ""), e.get("question", "")) for e in events]
 
     def _lines(self) -> list[bytes]:
         """The whole lines that were not read yet."""
@@ -127,3 +132,12 @@ class GateNews:
             self._seen = start + len(whole)
             found += whole.splitlines()
         return found
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """An event; none where the line is not one, as when the disk was full and half of it was written."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from fedgen.federate.folders import APP, CONNECTION, Place
 from fedgen.files import write_whole
 
+# Copied to the sites: there it starts without the package, whose arrays a SuperNode has no use for.
+_SUPERNODE = Path(__file__).with_name("supernode.py")
 PORT_VARIABLE = "FEDGEN_PORT"  # of a SuperNode's own interface, where several run on one machine
 _QUIET = """\
 umask 077
@@ -93,12 +95,13 @@ def write_scripts(place: Place, sites: list[str], doors: Doors) -> None:
     )
     trust = "--root-certificates ca.crt --auth-supernode-private-key site.key" if tls else "--insecure"
     for name in sites:
+        write_whole(place.site(name) / _SUPERNODE.name, _SUPERNODE.read_bytes())
         _write(
             place.site(name) / "start.sh",
             "Connect this site to the server; Ctrl-C disconnects it.",
             _PERSISTENT.replace(
                 "COMMAND",
-                f"flower-supernode --superlink {doors.address} {trust} \\\n"
+                f"python3 -P {_SUPERNODE.name} --superlink {doors.address} {trust} \\\n"
                 f'    --port "${{{PORT_VARIABLE}:-9094}}" --node-config "folder=\\"$PWD\\""',
             ),
         )

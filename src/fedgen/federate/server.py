@@ -21,14 +21,15 @@ from flwr.serverapp import Grid
 from fedgen.config import to_toml
 from fedgen.core.contract import Array, Round, Tree
 from fedgen.core.streams import stream
-from fedgen.core.trees import all_finite, stack
+from fedgen.core.trees import all_finite, named, stack
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
-from fedgen.federate.checks import checked_score, checked_update, largest_update
+from fedgen.federate.checks import besides_arrays, checked_score, checked_update, largest_update
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.exchange import Exchange
 from fedgen.federate.forms import Plan
+from fedgen.federate.gate_messages import RECORDS
 from fedgen.federate.journal import GATE_JOURNAL, Journal
 from fedgen.federate.keys import public_keys
 from fedgen.federate.replies import GateNews
@@ -71,6 +72,11 @@ class Server:
         if (due := largest_update(self.plan.forms.upload)) > self.settings.max_message:
             raise FedgenError(
                 f"sites send messages of up to {due:,} bytes: raise max_message in server.toml, then restart"
+            )
+        if self.settings.authenticated and (due := besides_arrays(self.plan.forms.upload)) > RECORDS:
+            raise FedgenError(
+                f"sites send messages of {len(named(self.plan.forms.upload)):,} arrays, which have {due:,} bytes"
+                f" besides their numbers, and the gate takes {RECORDS:,}: use a model of fewer, or share less of it"
             )
         self._algorithm = self.plan.configure(self.plan.hyper)[0]
         guarantee(self.config, 1)  # whether there is an accountant, where one is needed
