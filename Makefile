@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores, for tests of real federations mostly wait
 
 .PHONY: demo test lint clean
 
@@ -9,7 +10,7 @@ demo: $(VENV)/installed
 	$(BIN)/fedgen run --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
