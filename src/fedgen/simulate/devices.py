@@ -17,7 +17,6 @@ def use_machine_well() -> None:
     A CPU device for each core lets a cohort's clients train side by side; compiled programs are kept in the
     user's cache folder, so that the next process starts at once.
     """
-    _share_one_heap()
     if not os.environ.get("JAX_NUM_CPU_DEVICES") and "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", available_cores())
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
@@ -45,13 +44,6 @@ def join_hosts(place: str) -> None:
             jax.distributed.initialize(address, count, number)
     except (ValueError, RuntimeError) as error:
         raise FedgenError(f"the other hosts cannot be joined: {str(error).splitlines()[0]}") from error
-
-
-def _share_one_heap() -> None:
-    """Have all threads allocate from one heap; glibc would give each its own, and each keeps what it once needed."""
-    if "MALLOC_ARENA_MAX" not in os.environ:
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX
 
 
 def return_freed_memory() -> None:
