@@ -20,8 +20,9 @@ def report(
 ) -> None:  # fmt: skip
     """Make one web page about runs: tables, learning curves, partitions, configuration.
 
-    Each DIR is a run's folder (--out of `fedgen run`) or a reproduction's (--out of `fedgen reproduce`). The page needs nothing but itself: no network, no other file. Runs that may not be compared (another dataset,
-    preset, metric ...) get tables of their own.
+    Each DIR is a run's folder (--out of `fedgen run`) or a reproduction's (--out of `fedgen reproduce`). The page needs
+    nothing but itself: no network, no other file. Runs that may not be compared (another dataset, preset, metric ...)
+    get tables of their own.
     """
     out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     page = write_report(folders, out)

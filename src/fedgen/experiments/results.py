@@ -31,7 +31,7 @@ METRICS = {
     "rounds": "rounds until the accuracy on the full test set first reaches the target",
     "time": "time of a client's local training, FedAvg = 1: the median of repeats, ± as their quartiles tell it",
 }
-CURVES = {"curve": "accuracy, full test set", "curve_seen_labels": "accuracy, labels a user trained on"}
+CURVES = {"curve": "headline", "curve_seen_labels": "accuracy_seen_labels"}  # kept of a run, and of which metric
 AUTHORS = "the authors' metric, %: labels a user trained on, mean of the five best rounds"
 
 _HEAD = {"title", "about", "preset", "quick", "overrides", "versions", "notes"}  # what every table has

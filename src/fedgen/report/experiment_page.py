@@ -11,7 +11,7 @@ from fedgen.errors import FedgenError
 from fedgen.experiments.results import AUTHORS, CURVES, FULL_TEST, Store, accuracy_axis, caveats, read_json, table_name
 from fedgen.experiments.spec import experiments
 from fedgen.report.charts import bubbles, lines, series
-from fedgen.report.curves import spread
+from fedgen.report.curves import TITLES, spread
 from fedgen.report.parts import Cell, Chart, Column, Section, Source, Table, difference, number
 from fedgen.report.prototype_page import prototype_parts
 from fedgen.report.published import PUBLISHED
@@ -192,8 +192,7 @@ def _with_published(
     if ours is None or ours.get("mean") is None:
         return Cell(_why_not(entry), tone="missing", below=below)
     if theirs is not None and theirs["mean"] is not None:
-        gap = difference(ours["mean"] - theirs["mean"], less_is_better=less)
-        below.append(gap if alike else replace(gap, tone="even"))
+        below.append(difference(ours["mean"] - theirs["mean"], less_is_better=less, alike=alike))
     beside = f"± {ours['std']:.2f}" if ours["std"] is not None else ""
     plain = number(ours["mean"])
     return Cell(plain.text, plain.sort, beside, below=below)
@@ -306,7 +305,7 @@ def _curve_chart(
     if not y:
         return []
     metrics = {
-        suffix: CURVES[metric].replace("full test set", scored_on.removeprefix("the "))
+        suffix: TITLES[CURVES[metric]].replace("full test set", scored_on.removeprefix("the "))
         for metric, suffix in _SUFFIXES.items()
         if any(key + suffix in drawn for key in y)
     }

@@ -98,8 +98,13 @@ def signed(value: float, form: str) -> str:
     return format(value, form).replace("-", "−")
 
 
-def difference(value: float | None, interval: Sequence[float] | None = None, *, less_is_better: bool = False) -> Cell:
-    """A difference's cell: its sign is a triangle, filled where the 95 % interval excludes zero."""
+def difference(
+    value: float | None, interval: Sequence[float] | None = None, *, less_is_better: bool = False, alike: bool = True
+) -> Cell:
+    """A difference's cell: its sign is a triangle, filled where the 95 % interval excludes zero.
+
+    In colour only where what is compared is `alike`, of one metric and the same data.
+    """
     if value is None:
         return Cell(ABSENT, tone="missing")
     text = signed(value, "+.2f")
@@ -107,6 +112,8 @@ def difference(value: float | None, interval: Sequence[float] | None = None, *, 
         return Cell(f"= {text}", value, small=_interval(interval), tone="even")
     sure = interval is not None and (interval[0] > 0 or interval[1] < 0)
     mark = ("▲" if value > 0 else "▼") if sure else ("△" if value > 0 else "▽")
+    if not alike:
+        return Cell(f"{mark} {text}", value, small=_interval(interval), tone="even")
     good = (value > 0) is not less_is_better
     tones: tuple[Tone, Tone] = ("better", "worse") if sure else ("perhaps-better", "perhaps-worse")
     return Cell(f"{mark} {text}", value, small=_interval(interval), tone=tones[0] if good else tones[1])

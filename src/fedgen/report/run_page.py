@@ -1,7 +1,6 @@
 """The report's sections about run folders."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,8 +118,7 @@ def _beside_published(ours: float | None, theirs: tuple[float, float] | None, *,
     if theirs is None:
         return number(None), number(None)
     mean, std = theirs
-    gap = difference(None if ours is None else ours - mean)
-    return _mean_cell(mean, std), gap if alike or ours is None else replace(gap, tone="even")
+    return _mean_cell(mean, std), difference(None if ours is None else ours - mean, alike=alike)
 
 
 def _without_empty(columns: list[Column], rows: list[list[Cell]]) -> list[list[Cell]]:
