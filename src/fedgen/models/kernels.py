@@ -99,13 +99,13 @@ def gradient_of_weight(
     outputs, terms = len(slopes.gradient), 9 * window.inputs
     programs = window.grid[0] * window.grid[1]
 
-    def kernel(x_ref: Any, *refs: Any) -> None:
-        *before_refs, sum_ref, of_output_ref = refs[6:]
+    def kernel(x_ref: Any, gradient_ref: Any, output_ref: Any, *refs: Any) -> None:
+        *before_refs, sum_ref, of_output_ref = refs[4:]
         row, place = window.here()
         out, term = _column(_tile(outputs)), _column(_tile(terms))
         inside = (out < outputs) & (place < window.across)
         at = out * window.places + row * window.across + place
-        gradients = _slopes(refs[:6], out, at, inside)
+        gradients = _slopes(gradient_ref, output_ref, _by_channel(refs[:4], out), at, inside)
         _store(of_output_ref, at, gradients, inside, interpret)
         patches = window.patches(x_ref, before_refs, term, row, place)
         total = _product(patches, gradients.T, _three_products())
@@ -125,14 +125,16 @@ def _gradient_of_weight_of_one(window: "_Window", x: Array, slopes: Slopes, inte
     outputs, tile, programs = len(slopes.gradient), 32, window.shape[0]  # one warp for each program
     channels = pl.next_power_of_2(outputs)
 
-    def kernel(x_ref: Any, *refs: Any) -> None:
-        *slopes_refs, sum_ref = refs
+    def kernel(x_ref: Any, gradient_ref: Any, output_ref: Any, *refs: Any) -> None:
+        *by_channel_refs, sum_ref = refs
         row, out = pl.program_id(0), _column(channels)
+        by_channel = _by_channel(by_channel_refs, out)
 
         def add(part: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
             place = part * tile + _row(tile)
             inside = (out < outputs) & (place < window.across)
-            gradients = _slopes(slopes_refs, out, out * window.places + row * window.across + place, inside)
+            at = out * window.places + row * window.across + place
+            gradients = _slopes(gradient_ref, output_ref, by_channel, at, inside)
             added = []
             for term, total in enumerate(sums):
                 at, inside = window.at(term, row, place)
@@ -219,14 +221,17 @@ def gradients_of_product(h: Array, weight: Array, gradient: Array, interpret: bo
     return of_h.reshape(h.shape), of_weight.reshape(weight.shape)
 
 
-def _slopes(refs: Sequence[Any], out: Array, at: Array, inside: Array) -> Array:
-    """The gradient of a convolution's output at some places of some channels, see `Slopes`."""
-    gradient = triton.load(refs[0].at[at], mask=inside, other=0.0)
-    output = triton.load(refs[1].at[at], mask=inside, other=0.0)
-    known = out < refs[2].shape[0]
-    factor, offset, curvature, level = (triton.load(ref.at[out], mask=known, other=0.0) for ref in refs[2:])
+def _slopes(gradient_ref: Any, output_ref: Any, by_channel: Sequence[Array], at: Array, inside: Array) -> Array:
+    """The gradient of a convolution's output at some places, see `Slopes`."""
+    gradient = triton.load(gradient_ref.at[at], mask=inside, other=0.0)
+    output = triton.load(output_ref.at[at], mask=inside, other=0.0)
+    factor, offset, curvature, level = by_channel
     passed = jnp.where(factor * output + offset > 0, gradient, 0.0)
     return jnp.where(inside, passed * factor + output * curvature + level, 0.0)
+
+
+def _by_channel(refs: Sequence[Any], channel: Array) -> list[Array]:
+    return [triton.load(ref.at[channel], mask=channel < ref.shape[0], other=0.0) for ref in refs]
 
 
 class _Window:
@@ -261,7 +266,7 @@ class _Window:
         value = triton.load(x_ref.at[at], mask=inside, other=0.0)
         if not before_refs:
             return value
-        factor, offset = (triton.load(ref.at[channel]) for ref in before_refs)
+        factor, offset = _by_channel(before_refs, channel)
         return jnp.where(inside, jnp.maximum(factor * value + offset, 0.0), 0.0)
 
 
