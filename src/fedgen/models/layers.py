@@ -47,6 +47,11 @@ def linear_of_columns(params: Tree, x: Array, train: bool) -> Array:
         from fedgen.models import fused  # see conv_norm_relu
 
         return fused.product(x, params["weight"]) + params["bias"]
+    if not train and jax.default_backend() == "cpu":
+        # Products of rows with columns are four times as fast there as those that turn an operand within. The weight is
+        # turned once for all samples; the barriers keep XLA from taking that back.
+        turned = jax.lax.optimization_barrier(params["weight"].T)
+        return jax.lax.optimization_barrier(turned @ x).T + params["bias"]
     return linear(params, x.T)
 
 
@@ -251,9 +256,10 @@ def _normalise(x: Array, scale: Array, shift: Array, along: tuple[int, ...]) -> 
 def _normalise_forward(
     x: Array, scale: Array, shift: Array, along: tuple[int, ...]
 ) -> tuple[tuple[Array, Array, Array], tuple[Array, ...]]:
-    mean = jnp.mean(x, along)
+    n = math.prod(x.shape[axis] for axis in along)
+    mean = _sum(x, along) / n
     centred = x - jnp.expand_dims(mean, along)
-    variance = jnp.mean(jnp.square(centred), along)
+    variance = _sum(jnp.square(centred), along) / n
     inverse = jax.lax.rsqrt(variance + EPSILON)  # of the standard deviation
     y = centred * jnp.expand_dims(scale * inverse, along) + jnp.expand_dims(shift, along)
     return (y, mean, variance), (centred, inverse, scale)
@@ -266,9 +272,18 @@ def _normalise_backward(
     centred, inverse, scale = saved
     gradient, _, _ = gradients  # those of mean and variance are 0: they only update the running statistics
     n = math.prod(centred.shape[axis] for axis in along)
-    total, slope = jnp.sum(gradient, along), jnp.sum(gradient * centred, along)
+    total, slope = _sum(gradient, along), _sum(gradient * centred, along)
     towards = gradient - jnp.expand_dims(total / n, along) - centred * jnp.expand_dims(slope * inverse**2 / n, along)
     return towards * jnp.expand_dims(scale * inverse, along), slope * inverse, total
+
+
+def _sum(x: Array, along: tuple[int, ...]) -> Array:
+    """The sum along all axes but one."""
+    if along[0] == 0 or jax.default_backend() != "cpu":
+        return jnp.sum(x, along)
+    # On a CPU a product with ones is faster than XLA's own sum along rows: a fourteenth of a training step.
+    rows = x.reshape(len(x), -1)
+    return rows @ jnp.ones(rows.shape[1])
 
 
 _normalise.defvjp(_normalise_forward, _normalise_backward)
