@@ -1,5 +1,9 @@
 """Layers, classifiers and the generator against PyTorch's numbers."""
 
+import itertools
+from functools import partial
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +15,7 @@ from fedgen.core.contract import Batch
 from fedgen.core.losses import supervised
 from fedgen.core.trees import count
 from fedgen.errors import FedgenError
-from fedgen.models import MODELS, layers
+from fedgen.models import MODELS, fused, layers
 from fedgen.models.generator import Generator, draw_labels, draw_noise, generate, generator_init
 
 KEY = jax.random.key(0)
@@ -260,3 +264,100 @@ def test_images_too_small_for_the_cnn_are_refused() -> None:
         MODELS["cnn"]((6, 28, 1), 10)
     with pytest.raises(FedgenError, match="fewer channels"):
         MODELS["cnn"]((8, 8, 1), 10, channels=(4, 4), pool=True)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers as on a GPU: by kernels, which are interpreted where there is no GPU to compile them for."""
+    monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
+    if jax.default_backend() != "gpu":
+        monkeypatch.setattr(fused, "stack", partial(fused.stack, interpret=True))
+        monkeypatch.setattr(fused, "product", partial(fused.product, interpret=True))
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(("channels", "size"), [((1, 3, 5), (11, 9, 4)), ((2, 1, 4), (8, 7, 3))])
+def test_a_stack_of_convolutions_by_kernels_is_torchs(channels: tuple[int, ...], size: tuple[int, ...]) -> None:
+    """For two clients at once, each with weights of its own: output, gradients and running statistics."""
+    pairs = list(itertools.pairwise(channels))
+    keys = jax.random.split(KEY, (2, len(pairs)))
+    convs = [jax.vmap(lambda k, p=pair: layers.conv_init(k, *p))(keys[:, i]) for i, pair in enumerate(pairs)]
+    norms = [
+        {"scale": jnp.linspace(0.5, 2, 2 * n).reshape(2, n), "shift": jnp.linspace(-1, 1, 2 * n).reshape(2, n)}
+        for n in channels[1:]
+    ]
+    statistics = [layers.batch_norm_init(n)[1] for n in channels[1:]]
+    x = 3 + jax.random.normal(KEY, (2, channels[0], *size))
+
+    def cubes(convs: list, norms: list, x: jax.Array) -> tuple:
+        y, updated = layers.conv_norm_relu(convs, norms, statistics, x, True)
+        return jnp.sum(y**3), (y, updated)
+
+    gradients, (ours, updated) = jax.vmap(jax.grad(cubes, argnums=(0, 1, 2), has_aux=True))(convs, norms, x)
+    assert "pallas_call" in str(jax.make_jaxpr(jax.vmap(cubes))(convs, norms, x))
+    for client in range(2):
+        everything = (*gradients, ours, updated, convs, norms)
+        of_convs, of_norms, of_x, y, after, *mine = jax.tree.map(lambda a, c=client: a[c], everything)
+        their_convs = [_torch_conv(conv, *pair, 2) for conv, pair in zip(mine[0], pairs, strict=True)]
+        their_norms = [_torch_norm(norm) for norm in mine[1]]
+        theirs_in = _tensor(_samples_first(x[client])).requires_grad_()
+        theirs = theirs_in
+        for conv, norm in zip(their_convs, their_norms, strict=True):
+            theirs = torch.relu(norm(conv(theirs)))
+        (theirs**3).sum().backward()
+        close = {"rtol": 1e-3, "atol": 2e-3}
+        np.testing.assert_allclose(_samples_first(y), theirs.detach(), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(_samples_first(of_x), theirs_in.grad, **close)
+        for i, (conv, norm) in enumerate(zip(their_convs, their_norms, strict=True)):
+            weight = conv.weight.grad.permute(0, 2, 3, 1).reshape(of_convs[i]["weight"].shape)
+            np.testing.assert_allclose(of_convs[i]["weight"], weight, **close)
+            np.testing.assert_array_equal(of_convs[i]["bias"], 0)
+            np.testing.assert_allclose(of_norms[i]["scale"], norm.weight.grad, **close)
+            np.testing.assert_allclose(of_norms[i]["shift"], norm.bias.grad, **close)
+            np.testing.assert_allclose(after[i]["mean"], norm.running_mean, **CLOSE)
+            np.testing.assert_allclose(after[i]["variance"], norm.running_var, **CLOSE)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("inputs", [70, 36])  # one tile and more; dividing by four and not
+def test_a_linear_layer_by_kernels_is_torchs(inputs: int) -> None:
+    params = layers.linear_init(KEY, inputs, 5)
+    x = jax.random.normal(KEY, (inputs, 3))
+
+    def cubes(params: dict, x: jax.Array) -> tuple:
+        y = layers.linear_of_columns(params, x, True)
+        return jnp.sum(y**3), y
+
+    (of_params, of_x), ours = jax.grad(cubes, argnums=(0, 1), has_aux=True)(params, x)
+    assert "pallas_call" in str(jax.make_jaxpr(jax.grad(lambda p, x: cubes(p, x)[0]))(params, x))
+    linear, theirs_in = _torch_linear(params), _tensor(x.T).requires_grad_()
+    theirs = linear(theirs_in)
+    (theirs**3).sum().backward()
+    np.testing.assert_allclose(ours, theirs.detach(), **CLOSE)
+    np.testing.assert_allclose(of_x.T, theirs_in.grad, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(of_params["weight"].T, linear.weight.grad, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(of_params["bias"], linear.bias.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("platform", "capability", "run"),
+    [("gpu", "9.0", True), ("gpu", "8.0", True), ("gpu", "7.5", False), ("gpu", "gfx942", False), ("cpu", None, False)],
+)
+def test_kernels_run_on_the_gpus_they_are_compiled_for(
+    monkeypatch: pytest.MonkeyPatch, platform: str, capability: str | None, run: bool
+) -> None:
+    device = SimpleNamespace(platform=platform)
+    if capability:
+        device.compute_capability = capability
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    assert layers._kernels_run_here() is run
+
+
+def test_a_stack_with_many_channels_is_left_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
+    conv, (norm, statistics) = layers.conv_init(KEY, 8, 5), layers.batch_norm_init(5)
+
+    def trained(x: jax.Array) -> tuple:
+        return layers.conv_norm_relu([conv], [norm], [statistics], x, True)
+
+    assert "pallas_call" not in str(jax.make_jaxpr(trained)(jnp.ones((8, 4, 4, 2))))

@@ -51,14 +51,15 @@ def cnn(
 
     def extract(params: Tree, statistics: Tree, x: Array, train: bool) -> tuple[Array, Tree]:
         h = x.reshape(-1, *sample[:2], inputs).transpose(3, 1, 2, 0)  # samples innermost, see layers
-        updated = {}
-        for i in range(len(widths)):
-            name = f"norm{i}"
-            h, updated[name] = layers.conv_norm(params[f"conv{i}"], params[name], statistics[name], h, train)
-            h = jax.nn.relu(h)
+        updated: dict[str, Tree] = {}
+        every = [str(i) for i in range(len(widths))]
+        for group in [[i] for i in every] if pooling else [every]:
+            convs, norms = ([params[name + i] for i in group] for name in ("conv", "norm"))
+            h, new = layers.conv_norm_relu(convs, norms, [statistics[f"norm{i}"] for i in group], h, train)
+            updated |= {f"norm{i}": s for i, s in zip(group, new, strict=True)}
             if pooling:
                 h = layers.max_pool(h)
-        return layers.linear(params["linear"], h.reshape(-1, h.shape[-1]).T), updated
+        return layers.linear_of_columns(params["linear"], h.reshape(-1, h.shape[-1]), train), updated
 
     return Model(init, extract, layers.linear)
 

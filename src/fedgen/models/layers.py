@@ -6,7 +6,9 @@ which are contiguous. A convolution under `vmap` over clients would become a gro
 slow on every backend; patches times a matrix is not.
 """
 
+import itertools
 import math
+from collections.abc import Sequence
 from functools import partial, reduce
 from operator import add
 from typing import Literal
@@ -18,6 +20,7 @@ from fedgen.core.contract import Array, Tree
 
 EPSILON = 1e-5  # added to the variance
 MOMENTUM = 0.1  # weight of the newest batch in the running statistics
+SMALL = 64  # widest side of what the kernels for a GPU multiply at once
 
 
 def _uniform(key: Array, shape: tuple[int, ...], fan_in: int) -> Array:
@@ -36,6 +39,26 @@ def linear(params: Tree, x: Array) -> Array:
     # Seeing product and bias together, XLA writes the bias out in full on a GPU and has the product added to it: one
     # more kernel. Apart, the sum becomes part of whatever comes next.
     return jax.lax.optimization_barrier(x @ params["weight"]) + params["bias"]
+
+
+def linear_of_columns(params: Tree, x: Array, train: bool) -> Array:
+    """x [in, sample] -> [sample, out]."""
+    if train and max(x.shape[1], params["weight"].shape[1]) <= SMALL and _kernels_run_here():
+        from fedgen.models import fused  # see conv_norm_relu
+
+        return fused.product(x, params["weight"]) + params["bias"]
+    return linear(params, x.T)
+
+
+def _kernels_run_here() -> bool:
+    """Whether JAX computes on a GPU that Triton compiles for: NVIDIA's since Ampere."""
+    device = jax.local_devices()[0]
+    if device.platform != "gpu":
+        return False
+    try:
+        return float(device.compute_capability) >= 8
+    except (AttributeError, ValueError):  # other makers name theirs otherwise
+        return False
 
 
 def conv_init(key: Array, channels_in: int, channels_out: int) -> Tree:
@@ -58,6 +81,29 @@ def conv_norm(
     else:
         product = (_conv_of_one_channel if len(x) == 1 and not train else _conv)(conv["weight"], x)
     return batch_norm(norm, statistics, product, train, bias=conv["bias"])
+
+
+def conv_norm_relu(
+    convs: Sequence[Tree], norms: Sequence[Tree], statistics: Sequence[Tree], x: Array, train: bool
+) -> tuple[Array, list[Tree]]:
+    """`conv_norm` of stride 2 and ReLU, one layer after the other."""
+    updated: list[Tree] = []
+    channels = [len(x), *(len(conv["weight"]) for conv in convs)]
+    small = all(9 * fan_in <= SMALL and 4 * fan_out <= SMALL for fan_in, fan_out in itertools.pairwise(channels))
+    if train and small and _kernels_run_here():
+        from fedgen.models import fused  # its compiler is imported where it is used only, as that takes time and memory
+
+        weights = tuple(conv["weight"] for conv in convs)
+        scales, shifts = (tuple(norm[name] for norm in norms) for name in ("scale", "shift"))
+        x, moments = fused.stack(weights, scales, shifts, x)
+        for conv, old, (mean, unbiased) in zip(convs, statistics, moments, strict=True):
+            updated.append(_running(old, mean + conv["bias"], unbiased))
+        return x, updated
+    for conv, norm, old in zip(convs, norms, statistics, strict=True):
+        x, new = conv_norm(conv, norm, old, x, train)
+        x = jax.nn.relu(x)
+        updated.append(new)
+    return x, updated
 
 
 @jax.custom_vjp
@@ -185,9 +231,13 @@ def batch_norm(
     n = x.size // x.shape[channel]
     others = tuple(axis for axis in range(x.ndim) if axis != channel)
     y, mean, variance = _normalise(x, params["scale"], params["shift"], others)
-    unbiased = variance * (n / max(n - 1, 1))
-    return y, {
-        "mean": (1 - MOMENTUM) * statistics["mean"] + MOMENTUM * (mean + bias),
+    return y, _running(statistics, mean + bias, variance * (n / max(n - 1, 1)))
+
+
+def _running(statistics: Tree, mean: Array, unbiased: Array) -> Tree:
+    """The running statistics after a batch with this mean and variance."""
+    return {
+        "mean": (1 - MOMENTUM) * statistics["mean"] + MOMENTUM * mean,
         "variance": (1 - MOMENTUM) * statistics["variance"] + MOMENTUM * unbiased,
     }
 
