@@ -1,6 +1,8 @@
 """Imports point one way: what is deeper never knows what is above it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import fedgen
@@ -78,3 +80,8 @@ def test_no_pickle_anywhere() -> None:
         text = path.read_text()
         assert "import pickle" not in text
         assert "allow_pickle=True" not in text
+
+
+def test_a_run_holds_no_matplotlib_while_it_compiles() -> None:
+    code = "import sys, fedgen.cli; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

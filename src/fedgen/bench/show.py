@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.table import Table
 
-from fedgen.report.figures import save_figure
+from fedgen.report.figures import new_figure, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Report = Mapping[str, Any]
 
@@ -108,14 +109,14 @@ def picture(report: Report, path: Path) -> list[Path]:
     panels = [draw for key, draw in (("rounds", _bars), ("scaling", _curves)) if key in report]
     if not panels:
         return []
-    figure = Figure(figsize=(6.4 * len(panels), 3.8), layout="constrained")
+    figure = new_figure(6.4 * len(panels), 3.8)
     for number, draw in enumerate(panels):
         draw(figure.add_subplot(1, len(panels), number + 1), report)
     figure.suptitle(machine_line(report), fontsize=7, color="0.4")
     return save_figure(figure, path.parent, path.stem)
 
 
-def _bars(axes: Axes, report: Report) -> None:
+def _bars(axes: "Axes", report: Report) -> None:
     order = sorted(report["rounds"].items(), key=lambda item: -item[1]["seconds"])
     for position, (name, timing) in enumerate(order):
         ours = name in ("fedavg", "fedgen", "evaluation")
@@ -128,7 +129,7 @@ def _bars(axes: Axes, report: Report) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _curves(axes: Axes, report: Report) -> None:
+def _curves(axes: "Axes", report: Report) -> None:
     for name, curve in report["scaling"].items():
         seconds = [timing["seconds"] for timing in curve["timing"]]
         sizes = [size / curve["size"][0] for size in curve["size"]]

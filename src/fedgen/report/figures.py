@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from fedgen.algorithms import options_of
 from fedgen.data.partition import PARTITIONERS
 from fedgen.files import replacing
 from fedgen.report.curves import spread
 from fedgen.report.styles import DASHES, LIGHT, Style, style_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -41,11 +42,19 @@ class Line(NamedTuple):
     published: Sequence[Sequence[float]] = ()  # x, mean
 
 
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of this size in inches; what is put into it does not overlap."""
+    # Imported only where something is drawn: 25 MB, which a run would else hold while it compiles.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 def line_figure(
     lines: Sequence[Line], *, x_title: str, y_title: str, title: str, markers: bool = False, log: bool = False
-) -> Figure:
+) -> "Figure":
     """Curves with the range they stand for, and beside them the last value of each; hollow: published values."""
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    figure = new_figure(8, 4.2)
     axes = figure.add_subplot()
     drawn = [line for line in lines if len(line.points)]
     for line in drawn:
@@ -74,8 +83,10 @@ def heading(config: Mapping[str, Any]) -> str:
     return f"{config['dataset']}, {partition}, preset {config['preset']}"
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+def save_figure(figure: "Figure", folder: Path, name: str) -> list[Path]:
     """A figure as PNG and SVG, each written whole or not at all; the same figure gives the same bytes."""
+    from matplotlib import rc_context
+
     metadata = {"png": {}, "svg": {"Date": None}}
     paths = [folder / f"{name}.{form}" for form in metadata]
     for path, said in zip(paths, metadata.values(), strict=True):

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedgen.report.figures import save_figure
+from fedgen.report.figures import new_figure, save_figure
 
 MOST_USERS = 50  # beyond that bubbles cannot be told apart
 _LARGEST = 200.0  # points², the area of the largest bubble
@@ -18,8 +17,7 @@ def bubbles(panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str) ->
     """Counts [user, label] by title, side by side, as PNG and SVG; of many users the first ones."""
     users = max(min(len(counts), MOST_USERS) for counts in panels.values())
     labels = max(counts.shape[1] for counts in panels.values())
-    size = (1.2 + len(panels) * (0.6 + 0.16 * users), 1.2 + 0.2 * max(labels, 10))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(1.2 + len(panels) * (0.6 + 0.16 * users), 1.2 + 0.2 * max(labels, 10))
     all_axes: Any = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     largest = max(int(counts[:MOST_USERS].max()) for counts in panels.values())
     for axes, (title, counts) in zip(all_axes, panels.items(), strict=True):

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap, to_rgb
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.patches import Rectangle
 
-from fedgen.report.figures import save_figure
+from fedgen.report.figures import new_figure, save_figure
 from fedgen.report.styles import LABEL_COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MARKERS = ("o", "s", "D", "^", "v")
 _TINT = 0.3  # share of the colour in a region, the rest is white
@@ -21,10 +19,14 @@ _INK, _QUIET = "#222222", "#6B6B6B"
 
 def prototype_figure(result: Mapping[str, Any], folder: Path, name: str = "prototype") -> list[Path]:
     """The experiment's picture as PNG and SVG: the models above, the generator below, the accuracies beside."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.patches import Rectangle
+
     pictures = result["pictures"]
     extent, users, regions, accuracy = (pictures[key] for key in ("extent", "users", "regions", "accuracy"))
     all_points = {key: [value for user in users for value in user[key]] for key in ("x", "y")}
-    figure = Figure(figsize=(13.2, 9.4), layout=ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.06))
+    figure = new_figure(13.2, 9.4)
+    figure.set_layout_engine(ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.06))
     cells = figure.add_gridspec(3, 5, width_ratios=[1, 1, 1, 1, 1.3])
     for row, when in enumerate(("before", "after")):
         for user, held in enumerate(result["settings"]["labels_of_users"]):
@@ -66,7 +68,7 @@ def _lacking(held: Sequence[int]) -> str:
     return f"its data lack label {' and '.join(missing)}" if missing else "its data have all labels"
 
 
-def _name(axes: Axes, title: str, subtitle: str) -> None:
+def _name(axes: "Axes", title: str, subtitle: str) -> None:
     axes.set_title(title, fontsize=10.5, color=_INK, pad=18)
     axes.annotate(
         subtitle, (0.5, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", ha="center",
@@ -74,8 +76,10 @@ def _name(axes: Axes, title: str, subtitle: str) -> None:
     )  # fmt: skip
 
 
-def _draw(axes: Axes, regions: Sequence[str], extent: Sequence[float], points: Mapping[str, Any]) -> None:
+def _draw(axes: "Axes", regions: Sequence[str], extent: Sequence[float], points: Mapping[str, Any]) -> None:
     """Points over the regions in which a model predicts each label."""
+    from matplotlib.colors import ListedColormap, to_rgb
+
     tints = [tuple(1 - _TINT * (1 - part) for part in to_rgb(colour)) for colour in LABEL_COLOURS]
     left, right, bottom, top = extent
     shown = np.array([[int(label) for label in row] for row in regions])
@@ -100,7 +104,7 @@ def _draw(axes: Axes, regions: Sequence[str], extent: Sequence[float], points: M
     axes.spines[:].set_color("#BBBBBB")
 
 
-def _compare(axes: Axes, result: Mapping[str, Any]) -> None:
+def _compare(axes: "Axes", result: Mapping[str, Any]) -> None:
     """All accuracies, with their standard deviations over seeds, and the published ones below each."""
     accuracy, published = result["accuracy"], result["published"]
     users = len(accuracy["before"]["mean"])

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from rich.markup import escape
 from rich.table import Table as Grid
 
@@ -15,7 +14,7 @@ from fedgen.errors import FedgenError
 from fedgen.experiments.results import AUTHORS, Store, Table, caveats, table_name
 from fedgen.experiments.spec import experiments
 from fedgen.files import write_whole
-from fedgen.report.figures import save_figure
+from fedgen.report.figures import new_figure, save_figure
 from fedgen.report.partitions import bubbles
 from fedgen.report.prototype import prototype_figure
 from fedgen.report.styles import DASHES, LIGHT, styles_of
@@ -41,7 +40,7 @@ def draw(table: Table, folder: Path) -> list[Path]:
 def _panels(table: Table, panels: Sequence[Mapping[str, Any]], folder: Path, name: str) -> list[Path]:
     columns = min(len(panels), _BESIDE)
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(3.4 * columns + 1.6, 2.9 * rows + 0.5), layout="constrained")
+    figure = new_figure(3.4 * columns + 1.6, 2.9 * rows + 0.5)
     all_axes: Any = figure.subplots(rows, columns, squeeze=False)
     styles = styles_of(table["columns"])
     for axes in all_axes.flat[len(panels) :]:

@@ -3,12 +3,16 @@
 import ctypes
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
 
 import jax
 
 from fedgen.errors import FedgenError
 from fedgen.files import cache_folder
+
+TRIM_SECONDS = 0.1  # between two returns of freed memory, each of which takes some milliseconds
 
 
 def use_machine_well() -> None:
@@ -46,10 +50,32 @@ def join_hosts(place: str) -> None:
         raise FedgenError(f"the other hosts cannot be joined: {str(error).splitlines()[0]}") from error
 
 
-def return_freed_memory() -> None:
-    """Give the system back what was freed: compiling takes hundreds of megabytes, which glibc would keep."""
-    with suppress(OSError, AttributeError):  # other C libraries have no such function
-        ctypes.CDLL(None).malloc_trim(0)
+@contextmanager
+def returning_freed_memory() -> Iterator[None]:
+    """Meanwhile, and once more at the end, give the system back what was freed.
+
+    For compiling, the peak of a run's memory: each of the compiler's threads has its own heap, where glibc keeps what
+    was freed, and no other thread can use it.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # other C libraries have no such function
+        yield
+        return
+    done = Event()
+
+    def work() -> None:
+        while not done.wait(TRIM_SECONDS):
+            trim(0)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        trim(0)
 
 
 def available_cores() -> int:

@@ -22,7 +22,7 @@ from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, nbytes
 from fedgen.core.wires import wires
 from fedgen.simulate import spread
-from fedgen.simulate.devices import return_freed_memory
+from fedgen.simulate.devices import returning_freed_memory
 from fedgen.simulate.spread import BY_HOST, DEVICES, EVERYWHERE, HOSTS
 
 EVALUATION_CHUNK = 64  # samples of one forward pass on a CPU: what it needs stays in a core's cache
@@ -139,9 +139,8 @@ class Program:
                 over_runs(f, mapped), mesh=self._mesh, in_specs=specs, out_specs=out, check_vma=False
             )
             lowered = jax.jit(everywhere, **jit).lower(*example)
-            executable = lowered.compile(compiler_options=COMPILER_OPTIONS.get(jax.default_backend()))
-            return_freed_memory()
-            return executable
+            with returning_freed_memory():
+                return lowered.compile(compiler_options=COMPILER_OPTIONS.get(jax.default_backend()))
 
         def shape(a: Array, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
