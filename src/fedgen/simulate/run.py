@@ -175,9 +175,10 @@ class _Runner:
                 self._save(state)
                 raise Interrupted
         if self.folder is not None:
+            servers, diverged = jax.device_get((state.server, state.diverged))
             for lane, seed in enumerate(job.seeds):
-                if not state.diverged[lane]:
-                    server = jax.tree.map(lambda a, lane=lane: a[lane], state.server)
+                if not diverged[lane]:
+                    server = jax.tree.map(lambda a, lane=lane: a[lane], servers)
                     self.folder.save_model(job.algorithm, seed, server)
         progress.round = config.rounds
         self._save(state)
