@@ -276,7 +276,10 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize(("channels", "size"), [((1, 3, 5), (11, 9, 4)), ((2, 1, 4), (8, 7, 3))])
+@pytest.mark.parametrize(
+    ("channels", "size"),
+    [((1, 2, 3), (5, 11, 50)), ((2, 1, 4), (8, 7, 3))],  # rows of several tiles, the last in part; and of one
+)
 def test_a_stack_of_convolutions_by_kernels_is_torchs(channels: tuple[int, ...], size: tuple[int, ...]) -> None:
     """For two clients at once, each with weights of its own: output, gradients and running statistics."""
     pairs = list(itertools.pairwise(channels))
@@ -319,7 +322,7 @@ def test_a_stack_of_convolutions_by_kernels_is_torchs(channels: tuple[int, ...],
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("inputs", [70, 36])  # one tile and more; dividing by four and not
+@pytest.mark.parametrize("inputs", [70, 36])  # more than one tile, and one; divisible by four and not
 def test_a_linear_layer_by_kernels_is_torchs(inputs: int) -> None:
     params = layers.linear_init(KEY, inputs, 5)
     x = jax.random.normal(KEY, (inputs, 3))
@@ -353,11 +356,29 @@ def test_kernels_run_on_the_gpus_they_are_compiled_for(
     assert layers._kernels_run_here() is run
 
 
-def test_a_stack_with_many_channels_is_left_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fan_in", "fan_out"), [(8, 5), (3, 17)])
+def test_a_stack_with_many_channels_is_left_to_xla(monkeypatch: pytest.MonkeyPatch, fan_in: int, fan_out: int) -> None:
     monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
-    conv, (norm, statistics) = layers.conv_init(KEY, 8, 5), layers.batch_norm_init(5)
+    conv, (norm, statistics) = layers.conv_init(KEY, fan_in, fan_out), layers.batch_norm_init(fan_out)
 
     def trained(x: jax.Array) -> tuple:
         return layers.conv_norm_relu([conv], [norm], [statistics], x, True)
 
-    assert "pallas_call" not in str(jax.make_jaxpr(trained)(jnp.ones((8, 4, 4, 2))))
+    assert "pallas_call" not in str(jax.make_jaxpr(trained)(jnp.ones((fan_in, 4, 4, 2))))
+
+
+@pytest.mark.parametrize(("samples", "fan_out"), [(65, 5), (3, 65)])
+def test_a_wide_linear_layer_is_left_to_xla(monkeypatch: pytest.MonkeyPatch, samples: int, fan_out: int) -> None:
+    monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
+    params = layers.linear_init(KEY, 8, fan_out)
+
+    def total(x: jax.Array) -> jax.Array:
+        return layers.linear_of_columns(params, x, True).sum()
+
+    assert "pallas_call" not in str(jax.make_jaxpr(jax.grad(total))(jnp.ones((8, samples))))
+
+
+def test_sums_over_large_images_are_exact_to_float32() -> None:
+    x = (1 + jax.random.uniform(KEY, (2, 40, 40, 200))) ** 2
+    theirs = np.asarray(x, np.float64).sum((1, 2, 3))
+    np.testing.assert_allclose(layers._sum(x, (1, 2, 3)), theirs, rtol=5e-7)

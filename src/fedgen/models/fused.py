@@ -47,7 +47,7 @@ def stack(
 
 def _forward(
     weights: Arrays, scales: Arrays, shifts: Arrays, x: Array, interpret: bool
-) -> tuple[tuple[Array, tuple[Moments, ...]], tuple[Arrays, Arrays, Array, list[_Layer]]]:
+) -> tuple[tuple[Array, tuple[Moments, ...]], tuple[Arrays, Array, list[_Layer]]]:
     layers: list[_Layer] = []
     moments: list[Moments] = []
     before, h = None, x
@@ -61,15 +61,15 @@ def _forward(
         layers.append(_Layer(h, mean, inverse, *before))
     # Without the barrier XLA would compute it again for each product that it goes into.
     y = jax.lax.optimization_barrier(jax.nn.relu(_by_channel(layers[-1].factor) * h + _by_channel(layers[-1].offset)))
-    return (y, tuple(moments)), (weights, scales, x, layers)
+    return (y, tuple(moments)), (weights, x, layers)
 
 
 def _backward(
     interpret: bool,
-    saved: tuple[Arrays, Arrays, Array, list[_Layer]],
+    saved: tuple[Arrays, Array, list[_Layer]],
     gradients: tuple[Array, tuple[Moments, ...]],
 ) -> tuple[Arrays, Arrays, Arrays, Array]:
-    weights, _, x, layers = saved
+    weights, x, layers = saved
     gradient, _ = gradients
     of_weights: list[Array] = []
     of_scales: list[Array] = []
@@ -99,9 +99,9 @@ stack.defvjp(_forward, _backward)
 def _moments(h: Array) -> tuple[Array, Array]:
     """Mean and biased variance in one pass.
 
-    The sums are of what h is more than one of its values, so that a large mean costs no digits.
+    The sums are of what h is more than its mean at one place, so that a large mean costs no digits.
     """
-    pivot = h[:, 0, 0, 0]
+    pivot = jnp.mean(h[:, h.shape[1] // 2, h.shape[2] // 2], axis=-1)
     more = h - _by_channel(pivot)
     n = h.size // len(h)
     mean = _sum(more) / n

@@ -1,7 +1,7 @@
 """Convolutions of few channels on an NVIDIA GPU, for many clients at once.
 
 With weights of its own for each client, a convolution of 6 channels is thousands of tiny matrix products. The
-libraries' kernels are made for large ones, and patches made for them are nine times what is read. The kernels here
+libraries' kernels are made for large ones, and patches made for them are more than twice what is read. The kernels here
 (Pallas, compiled by Triton) gather the windows while they multiply, and apply the BatchNorm and ReLU that come before
 a convolution as they read. Under `vmap` each client gets programs of its own.
 
@@ -40,13 +40,11 @@ class Slopes(NamedTuple):
 
     def of_output(self) -> Array:
         """All of it."""
-        factor, offset, curvature, level = (a[:, None, None, None] for a in self[2:])
-        passed = jnp.where(factor * self.output + offset > 0, self.gradient, 0.0)
-        return passed * factor + self.output * curvature + level
+        return _through_norm_and_relu(self.gradient, self.output, *(a[:, None, None, None] for a in self[2:]))
 
 
 def convolve(weight: Array, x: Array, before: tuple[Array, Array] | None, interpret: bool = False) -> Array:
-    """3x3 convolution of stride 2 and padding 1: weight [out, 9 * in], x [in, h, w, sample] -> [out, h/2, w/2, sample].
+    """3x3 convolution of stride 2 and padding 1: weight [out, 9 * in], x [in, h, w, sample] -> [out, ...] of half size.
 
     With `before` (factor and offset [in]) it is that of relu(factor * x + offset).
     """
@@ -108,7 +106,7 @@ def gradient_of_weight(
         gradients = _slopes(gradient_ref, output_ref, _by_channel(refs[:4], out), at, inside)
         _store(of_output_ref, at, gradients, inside, interpret)
         patches = window.patches(x_ref, before_refs, term, row, place)
-        total = _product(patches, gradients.T, _three_products())
+        total = _product(patches, gradients.T, _three_products(interpret))
         program = pl.program_id(0) * window.grid[1] + pl.program_id(1)
         out = _row(_tile(outputs))
         inside = (out < outputs) & (term < terms)
@@ -190,7 +188,7 @@ def gradient_of_input(weight: Array, of_output: Array, size: tuple[int, ...], in
         y, x = 2 * row + phase // 2, 2 * (place // samples) + phase % 2
         inside = ((result < 4 * inputs) & (y < height)) & (place < across) & (x < width)
         at = (channel * height + y) * (width * samples) + x * samples + place % samples
-        product = _product(weights, gradients, _three_products())
+        product = _product(weights, gradients, _three_products(interpret))
         _store(x_ref, at, product, inside, interpret)
 
     grid = rows, pl.cdiv(across, TILE)
@@ -209,10 +207,10 @@ def gradients_of_product(h: Array, weight: Array, gradient: Array, interpret: bo
         inside = (sample_down < samples) & (out < outputs)
         gradients = triton.load(gradient_ref.at[sample_down * outputs + out], mask=inside, other=0.0)
         values = triton.load(h_ref.at[input * samples + sample], mask=in_h, other=0.0)
-        of_weight = _product(values, gradients, _three_products())
+        of_weight = _product(values, gradients, _three_products(interpret))
         _store(of_weight_ref, input * outputs + out, of_weight, in_weight, interpret)
         weights = triton.load(weight_ref.at[input * outputs + out], mask=in_weight, other=0.0)
-        of_h = _product(weights, gradients.T, _three_products())
+        of_h = _product(weights, gradients.T, _three_products(interpret))
         _store(of_h_ref, input * samples + sample, of_h, in_h, interpret)
 
     grid = (pl.cdiv(inputs, tile),)
@@ -225,9 +223,14 @@ def _slopes(gradient_ref: Any, output_ref: Any, by_channel: Sequence[Array], at:
     """The gradient of a convolution's output at some places, see `Slopes`."""
     gradient = triton.load(gradient_ref.at[at], mask=inside, other=0.0)
     output = triton.load(output_ref.at[at], mask=inside, other=0.0)
-    factor, offset, curvature, level = by_channel
+    return jnp.where(inside, _through_norm_and_relu(gradient, output, *by_channel), 0.0)
+
+
+def _through_norm_and_relu(
+    gradient: Array, output: Array, factor: Array, offset: Array, curvature: Array, level: Array
+) -> Array:
     passed = jnp.where(factor * output + offset > 0, gradient, 0.0)
-    return jnp.where(inside, passed * factor + output * curvature + level, 0.0)
+    return passed * factor + output * curvature + level
 
 
 def _by_channel(refs: Sequence[Any], channel: Array) -> list[Array]:
@@ -267,7 +270,8 @@ class _Window:
         if not before_refs:
             return value
         factor, offset = _by_channel(before_refs, channel)
-        return jnp.where(inside, jnp.maximum(factor * value + offset, 0.0), 0.0)
+        normalised = factor * value + offset
+        return jnp.where(inside & ~(normalised <= 0), normalised, 0.0)  # Triton's maximum would hide a NaN
 
 
 def _store(ref: Any, at: Array, value: Array, inside: Array, interpret: bool) -> None:
@@ -276,8 +280,8 @@ def _store(ref: Any, at: Array, value: Array, inside: Array, interpret: bool) ->
     triton.store(ref.at[at], value, mask=inside)
 
 
-def _three_products() -> lax.DotAlgorithmPreset:
-    return EXACT if jax.default_backend() == "cpu" else lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+def _three_products(interpret: bool) -> lax.DotAlgorithmPreset:
+    return EXACT if interpret else lax.DotAlgorithmPreset.TF32_TF32_F32_X3
 
 
 def _product(a: Array, b: Array, algorithm: lax.DotAlgorithmPreset) -> Array:

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 import jax
 
@@ -13,6 +13,7 @@ from fedgen.errors import FedgenError
 from fedgen.files import cache_folder
 
 TRIM_SECONDS = 0.1  # between two returns of freed memory, each of which takes some milliseconds
+_trimming = Lock()
 
 
 def use_machine_well() -> None:
@@ -66,7 +67,11 @@ def returning_freed_memory() -> Iterator[None]:
 
     def work() -> None:
         while not done.wait(TRIM_SECONDS):
-            trim(0)
+            if _trimming.acquire(blocking=False):  # of several programs compiled at once one trims for all
+                try:
+                    trim(0)
+                finally:
+                    _trimming.release()
 
     thread = Thread(target=work, daemon=True)
     thread.start()
