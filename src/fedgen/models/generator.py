@@ -34,7 +34,7 @@ def generate(generator: Generator, noise: Array, labels: Array, classes: int, tr
     x = jnp.concatenate([noise, jax.nn.one_hot(labels, classes, dtype=noise.dtype)], axis=1)
     h = layers.linear(generator.params["hidden"], x)
     h, statistics = layers.batch_norm(generator.params["norm"], generator.statistics, h, train, channel=1)
-    return layers.linear(generator.params["output"], jax.nn.relu(h)), statistics
+    return layers.linear_to_fewer(generator.params["output"], jax.nn.relu(h)), statistics
 
 
 def draw_noise(key: Array, shape: tuple[int, int], distribution: str) -> Array:

@@ -42,6 +42,28 @@ def linear(params: Tree, x: Array) -> Array:
     return jax.lax.optimization_barrier(x @ params["weight"]) + params["bias"]
 
 
+def linear_to_fewer(params: Tree, x: Array) -> Array:
+    """`linear` for fewer outputs than inputs: a third of the time for the weight's gradient on a CPU."""
+    return jax.lax.optimization_barrier(_product_to_fewer(x, params["weight"])) + params["bias"]
+
+
+@jax.custom_vjp
+def _product_to_fewer(x: Array, weight: Array) -> Array:
+    return x @ weight
+
+
+def _product_to_fewer_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, weight = saved
+    if jax.default_backend() != "cpu":
+        return gradient @ weight.T, x.T @ gradient
+    # Of the two that a product x.T @ gradient could turn, the gradient is the smaller; see linear_of_columns.
+    turned = jax.lax.optimization_barrier(gradient.T)
+    return gradient @ weight.T, jax.lax.optimization_barrier(turned @ x).T
+
+
+_product_to_fewer.defvjp(lambda x, weight: (x @ weight, (x, weight)), _product_to_fewer_backward)
+
+
 def linear_of_columns(params: Tree, x: Array, train: bool) -> Array:
     """x [in, sample] -> [sample, out]."""
     if train and max(x.shape[1], params["weight"].shape[1]) <= SMALL and _kernels_run_here():
@@ -282,10 +304,12 @@ def _normalise_backward(
 
 def _sum(x: Array, along: tuple[int, ...]) -> Array:
     """The sum along all axes but one."""
-    if along[0] == 0 or jax.default_backend() != "cpu":
+    if jax.default_backend() != "cpu":
         return jnp.sum(x, along)
-    # On a CPU a product with ones is faster than XLA's own sum along rows: a fourteenth of a training step. It adds one
-    # after the other, which costs digits where there are many: those are summed by rows of the image first.
+    # On a CPU a product with ones is faster than XLA's own sum: a fourteenth of a training step.
+    if along == (0,):
+        return jnp.ones(len(x)) @ x
+    # It adds one after the other, which costs digits where there are many: those are summed by rows of the image first.
     parts = x.shape[1] if x.ndim == 4 and x.size // len(x) > 2**13 else 1
     rows = x.reshape(len(x) * parts, -1)
     return jnp.sum((rows @ jnp.ones(rows.shape[1])).reshape(len(x), parts), axis=1)
