@@ -100,7 +100,8 @@ def test_tables_and_picture(tmp_path: Path) -> None:
         "ratios": {"roofline": 0.25, "pfl": 5.0},
         "roofline": {"peak_gflops": 190.0, "seconds": 0.015},
         "scaling": {
-            "runs": {"title": "Runs", "size": [1.0, 32.0], "timing": [_timing(1.0), _timing(4.0)], "exponent": 0.4}
+            name: {"title": name, "size": [1.0, 32.0], "timing": [_timing(1.0), _timing(last)], "exponent": 0.4}
+            for name, last in (("runs", 8.0), ("runs-of-fedgen", 4.0))
         },
     }
     rows = targets(found, "cpu")
@@ -110,9 +111,9 @@ def test_tables_and_picture(tmp_path: Path) -> None:
         "FedGen round / FedAvg round": True,
         "evaluation / FedAvg round": False,
     }
-    assert [(row["value"], row["met"]) for row in targets(found, "gpu")] == [(8.0, True)]
+    assert [(row["value"], row["met"]) for row in targets(found, "gpu")] == [(4.0, False), (8.0, True)]
     report = {**suite.run_bench([], True, lambda line: None), **found, "targets": rows}
-    assert [table.row_count for table in tables(report)] == [5, 1, 4]
+    assert [table.row_count for table in tables(report)] == [5, 2, 4]
     assert "| pfl | 300.0 | 5.00 |" in markdown(report)
     assert "| evaluation / FedAvg round | 0.67 | ≤ 0.5 × | no |" in markdown(report)
     assert [path.name for path in picture(report, tmp_path / "bench.png")] == ["bench.png", "bench.svg"]

@@ -1,6 +1,6 @@
 """How the time of a round grows: with users, cohort, runs at once, local steps and the size of the images."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,20 @@ def cohort(quick: bool) -> Iterator[Point]:
 
 def runs(quick: bool) -> Iterator[Point]:
     """Runs at once, 1 to 32, each with 10 active users; seconds of one round of all of them."""
-    for n in (1, 4) if quick else (1, 2, 4, 8, 16, 32):
+    return _runs_of("fedavg", (1, 4) if quick else (1, 2, 4, 8, 16, 32))
+
+
+def runs_of_fedgen(quick: bool) -> Iterator[Point]:
+    """Runs of FedGen at once, 1 and 32."""
+    return _runs_of("fedgen", (1, 4) if quick else (1, 32))
+
+
+def _runs_of(algorithm: str, numbers: Sequence[int]) -> Iterator[Point]:
+    for n in numbers:
         yield (
             n,
             lambda n=n: Ours(  # type: ignore[misc]
-                set_up("fedavg", seeds=n), "fedavg", tuple(range(n)), rounds=3 if n <= 4 else 1
+                set_up(algorithm, seeds=n), algorithm, tuple(range(n)), rounds=3 if n <= 4 else 1
             ),
         )
 
@@ -71,13 +80,14 @@ CURVES: dict[str, Callable[[bool], Iterator[Point]]] = {
     "users": users,
     "cohort": cohort,
     "runs": runs,
+    "runs-of-fedgen": runs_of_fedgen,
     "steps": steps,
     "images": images,
 }
 
 
 def curve(name: str, quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds of a FedAvg round over the sizes, and the fitted exponent."""
+    """Seconds of a round over the sizes, and the fitted exponent."""
     sizes, timings = [], []
     for size, start in CURVES[name](quick):
         say(f"{name} {size}")

@@ -66,7 +66,7 @@ def tables(report: Report) -> list[Table]:
         table.add_row(f"{found['clients']} clients × {found['steps']} steps", f"{round_:.2f}", f"{step:.1f}")
         shown.append(table)
     if "scaling" in report:
-        table = _table("Growth of a FedAvg round", "", "size: ms", "exponent")
+        table = _table("Growth of a round, of FedAvg where nothing else is said", "", "size: ms", "exponent")
         for curve in report["scaling"].values():
             points = zip(curve["size"], curve["timing"], strict=True)
             cells = "  ".join(f"{size:.0f}: {1e3 * timing['seconds']:.1f}" for size, timing in points)
