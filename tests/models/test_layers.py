@@ -1,6 +1,7 @@
 """Layers, classifiers and the generator against PyTorch's numbers."""
 
 import itertools
+import re
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.core.contract import Batch
+from fedgen.core.contract import Batch, Params
 from fedgen.core.losses import supervised
 from fedgen.core.trees import count
 from fedgen.errors import FedgenError
@@ -340,6 +341,28 @@ def test_a_linear_layer_by_kernels_is_torchs(inputs: int) -> None:
     np.testing.assert_allclose(of_x.T, theirs_in.grad, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(of_params["weight"].T, linear.weight.grad, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(of_params["bias"], linear.bias.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_the_cnns_kernels_can_be_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that Triton's compiler is given, from any machine: what it has no operation for would fail here."""
+    monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
+    model = MODELS["cnn"]((28, 28, 1), 10)
+    params, statistics = jax.vmap(model.init)(jax.random.split(KEY, 2))
+
+    def loss(params: Params, statistics: dict, x: jax.Array) -> jax.Array:
+        z, _ = model.extract(params.extractor, statistics, x, True)
+        return jnp.sum(model.predict(params.predictor, z))
+
+    trained = jax.jit(jax.vmap(jax.grad(loss)))
+    lowered = trained.trace(params, statistics, jnp.ones((2, 32, 28, 28, 1))).lower(lowering_platforms=("cuda",))
+    assert set(re.findall(r"fedgen_\w+", lowered.as_text())) == {
+        "fedgen_convolve",
+        "fedgen_convolve_one",
+        "fedgen_gradient_of_input",
+        "fedgen_gradient_of_weight",
+        "fedgen_gradient_of_weight_one",
+        "fedgen_gradients_of_product",
+    }
 
 
 @pytest.mark.parametrize(
