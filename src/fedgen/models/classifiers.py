@@ -52,11 +52,12 @@ def cnn(
     def extract(params: Tree, statistics: Tree, x: Array, train: bool) -> tuple[Array, Tree]:
         h = x.reshape(-1, *sample[:2], inputs).transpose(3, 1, 2, 0)  # samples innermost, see layers
         updated: dict[str, Tree] = {}
-        every = [str(i) for i in range(len(widths))]
-        for group in [[i] for i in every] if pooling else [every]:
-            convs, norms = ([params[name + i] for i in group] for name in ("conv", "norm"))
-            h, new = layers.conv_norm_relu(convs, norms, [statistics[f"norm{i}"] for i in group], h, train)
-            updated |= {f"norm{i}": s for i, s in zip(group, new, strict=True)}
+        numbers = range(len(widths))
+        for group in [[i] for i in numbers] if pooling else [numbers]:  # what stands between two pools
+            convs, norms = [f"conv{i}" for i in group], [f"norm{i}" for i in group]
+            layer = [params[name] for name in convs], [params[name] for name in norms], [statistics[n] for n in norms]
+            h, new = layers.conv_norm_relu(*layer, h, train)
+            updated |= dict(zip(norms, new, strict=True))
             if pooling:
                 h = layers.max_pool(h)
         return layers.linear_of_columns(params["linear"], h.reshape(-1, h.shape[-1]), train), updated

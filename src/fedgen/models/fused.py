@@ -76,10 +76,9 @@ def _backward(
     of_shifts: list[Array] = []
     for i in reversed(range(len(layers))):
         layer = layers[i]
-        h, factor = layer.output, _by_channel(layer.factor)
-        centred = h - _by_channel(layer.mean)
-        passed = jnp.where(factor * h + _by_channel(layer.offset) > 0, gradient, 0.0)  # by ReLU
-        total, slope = _sum(passed), _sum(passed * centred)
+        h = layer.output
+        passed = kernels.passed_by_relu(gradient, h, _by_channel(layer.factor), _by_channel(layer.offset))
+        total, slope = _sum(passed), _sum(passed * (h - _by_channel(layer.mean)))
         n = h.size // len(h)
         curvature = -layer.factor * slope * layer.inverse**2 / n
         level = -layer.factor * total / n - curvature * layer.mean

@@ -229,8 +229,12 @@ def _slopes(gradient_ref: Any, output_ref: Any, by_channel: Sequence[Array], at:
 def _through_norm_and_relu(
     gradient: Array, output: Array, factor: Array, offset: Array, curvature: Array, level: Array
 ) -> Array:
-    passed = jnp.where(factor * output + offset > 0, gradient, 0.0)
-    return passed * factor + output * curvature + level
+    return passed_by_relu(gradient, output, factor, offset) * factor + output * curvature + level
+
+
+def passed_by_relu(gradient: Array, output: Array, factor: Array, offset: Array) -> Array:
+    """What of the gradient of relu(factor * output + offset) reaches its argument."""
+    return jnp.where(factor * output + offset > 0, gradient, 0.0)
 
 
 def _by_channel(refs: Sequence[Any], channel: Array) -> list[Array]:
