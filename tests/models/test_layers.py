@@ -343,6 +343,7 @@ def test_a_linear_layer_by_kernels_is_torchs(inputs: int) -> None:
     np.testing.assert_allclose(of_params["bias"], linear.bias.grad, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 def test_the_cnns_kernels_can_be_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that Triton's compiler is given, from any machine: what it has no operation for would fail here."""
     monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
@@ -353,8 +354,10 @@ def test_the_cnns_kernels_can_be_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPat
         z, _ = model.extract(params.extractor, statistics, x, True)
         return jnp.sum(model.predict(params.predictor, z))
 
-    trained = jax.jit(jax.vmap(jax.grad(loss)))
-    lowered = trained.trace(params, statistics, jnp.ones((2, 32, 28, 28, 1))).lower(lowering_platforms=("cuda",))
+    gpu = jax.sharding.AbstractDevice(device_kind="NVIDIA H100", num_cores=None, platform="gpu")
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=gpu)):
+        trained = jax.jit(jax.vmap(jax.grad(loss))).trace(params, statistics, jnp.ones((2, 32, 28, 28, 1)))
+        lowered = trained.lower(lowering_platforms=("cuda",))
     assert set(re.findall(r"fedgen_\w+", lowered.as_text())) == {
         "fedgen_convolve",
         "fedgen_convolve_one",
@@ -372,11 +375,24 @@ def test_the_cnns_kernels_can_be_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPat
 def test_kernels_run_on_the_gpus_they_are_compiled_for(
     monkeypatch: pytest.MonkeyPatch, platform: str, capability: str | None, run: bool
 ) -> None:
-    device = SimpleNamespace(platform=platform)
+    device = SimpleNamespace(platform=platform, device_kind="some GPU")
     if capability:
         device.compute_capability = capability
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    monkeypatch.setattr(layers, "_kernels_compile", lambda device_kind: True)
     assert layers._kernels_run_here() is run
+
+
+def test_without_a_compiler_for_the_kernels_xlas_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SimpleNamespace(platform="gpu", compute_capability="9.0", device_kind="a GPU that is not here")
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    conv, (norm, statistics) = layers.conv_init(KEY, 1, 4), layers.batch_norm_init(4)
+
+    @jax.jit
+    def trained(x: jax.Array) -> jax.Array:
+        return layers.conv_norm_relu([conv], [norm], [statistics], x, True)[0]
+
+    assert trained(jnp.ones((1, 4, 4, 2))).shape == (4, 2, 2, 2)
 
 
 @pytest.mark.parametrize(("fan_in", "fan_out"), [(8, 5), (3, 17)])

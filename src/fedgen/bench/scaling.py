@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedgen.bench.ours import Ours, set_up
@@ -41,11 +42,12 @@ def runs_of_fedgen(quick: bool) -> Iterator[Point]:
 
 
 def _runs_of(algorithm: str, numbers: Sequence[int]) -> Iterator[Point]:
+    on_gpu = jax.default_backend() != "cpu"  # there, so many rounds in a call that the host's part is small
     for n in numbers:
         yield (
             n,
             lambda n=n: Ours(  # type: ignore[misc]
-                set_up(algorithm, seeds=n), algorithm, tuple(range(n)), rounds=3 if n <= 4 else 1
+                set_up(algorithm, seeds=n), algorithm, tuple(range(n)), rounds=20 if on_gpu else 3 if n <= 4 else 1
             ),
         )
 

@@ -10,7 +10,8 @@ own (`fedgen.models.fused`).
 import itertools
 import math
 from collections.abc import Sequence
-from functools import partial, reduce
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial, reduce
 from operator import add
 from typing import Literal
 
@@ -79,16 +80,34 @@ def linear_of_columns(params: Tree, x: Array, train: bool) -> Array:
 
 
 def _kernels_run_here() -> bool:
-    """Whether JAX computes on a GPU that Triton compiles for: NVIDIA's since Ampere."""
+    """Whether JAX computes on an NVIDIA GPU since Ampere, and has a compiler for our kernels there."""
     device = jax.local_devices()[0]
-    if device.platform != "gpu":
-        return False
     try:
-        from jax.experimental.pallas import triton  # noqa: F401 - JAX may move what it calls experimental
-
-        return float(device.compute_capability) >= 8
-    except (ImportError, AttributeError, ValueError):  # other makers name their capabilities otherwise
+        capable = device.platform == "gpu" and float(device.compute_capability) >= 8
+    except (AttributeError, ValueError):  # other makers name their capabilities otherwise
         return False
+    return capable and _kernels_compile(device.device_kind)
+
+
+@cache
+def _kernels_compile(device_kind: str) -> bool:
+    """Tried once with one of them.
+
+    Not every JAX knows every GPU, and what it calls experimental it may take away; XLA's own kernels then do the work.
+    """
+
+    def compiles() -> bool:
+        try:
+            from fedgen.models import kernels
+
+            shape = jax.ShapeDtypeStruct((16, 16), jnp.float32)
+            jax.jit(kernels.gradients_of_product).lower(shape, shape, shape).compile()
+        except Exception:  # whatever it is, the kernels cannot be used
+            return False
+        return True
+
+    with ThreadPoolExecutor(1) as elsewhere:  # here a model is being traced, for some mesh perhaps
+        return elsewhere.submit(compiles).result()
 
 
 def conv_init(key: Array, channels_in: int, channels_out: int) -> Tree:
