@@ -2,7 +2,7 @@
 
 import os
 
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # with "cuda" the tests of the GPU's kernels compile them
 os.environ["JAX_NUM_CPU_DEVICES"] = "2"
 
 import jax

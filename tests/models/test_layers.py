@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 
@@ -268,12 +269,14 @@ def test_images_too_small_for_the_cnn_are_refused() -> None:
 
 
 @pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The layers as on a GPU: by kernels, which are interpreted where there is no GPU to compile them for."""
     monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
     if jax.default_backend() != "gpu":
         monkeypatch.setattr(fused, "stack", partial(fused.stack, interpret=True))
         monkeypatch.setattr(fused, "product", partial(fused.product, interpret=True))
+    with jax.default_matmul_precision("highest"):  # as all programs have it; it is the CPU's only one
+        yield
 
 
 @pytest.mark.usefixtures("kernels")
