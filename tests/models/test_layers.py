@@ -346,7 +346,6 @@ def test_a_linear_layer_by_kernels_is_torchs(inputs: int) -> None:
     np.testing.assert_allclose(of_params["bias"], linear.bias.grad, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 def test_the_cnns_kernels_can_be_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that Triton's compiler is given, from any machine: what it has no operation for would fail here."""
     monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
