@@ -1,6 +1,5 @@
 """The command line: `fedgen run` and `fedgen list`."""
 
-import contextlib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -142,8 +141,10 @@ def run(
     setup = prepare(settings)
     if not is_first_host():
         wait_for_all("the run folder")
-        with contextlib.suppress(Interrupted):
+        try:
             simulate(setup, folder=FollowedFolder(out), checkpoint_seconds=checkpoint_every)
+        except Interrupted:
+            raise typer.Exit(130) from None
         return
     if not resume:
         folder = RunFolder.create(out, settings, force=force)
@@ -157,7 +158,10 @@ def run(
             summary = simulate(setup, folder=folder, watch=watch, checkpoint_seconds=checkpoint_every)
         except Interrupted:
             display.stop()
-            errors.print(f"interrupted; continue with: fedgen run --resume --out {escape(shlex.quote(str(out)))}")
+            others = f" --hosts {hosts}" if hosts else ""
+            errors.print(
+                f"interrupted; continue with: fedgen run --resume --out {escape(shlex.quote(str(out)))}{others}"
+            )
             raise typer.Exit(130) from None
     learning_curves(summary, out)
     write_report([out], out / "report.html")

@@ -21,8 +21,8 @@ SCRIPT = Path(__file__).parent / "part_of_a_run.py"
 ALGORITHM = "fedgen"  # with partial sharing: users' states, the generator and the server's draws all take part
 
 
-def _start(folder: Path, devices: int, *place: str) -> "subprocess.Popen[str]":
-    arguments = [sys.executable, str(SCRIPT), str(folder), ALGORITHM, str(devices), *place]
+def _start(folder: Path, devices: int, *options: str) -> "subprocess.Popen[str]":
+    arguments = [sys.executable, str(SCRIPT), str(folder), ALGORITHM, str(devices), *options]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -52,14 +52,40 @@ def test_several_devices_give_the_same_records(devices: int, on_one_device: Path
         assert (tmp_path / "run/models" / model.name).read_bytes() == model.read_bytes()
 
 
-def test_two_processes_give_the_same_records_and_hold_half_each(on_one_device: Path, tmp_path: Path) -> None:
-    """Over loopback, with collectives between the processes: every number is the same as on one device."""
+def _two_processes(folder: Path, devices: int, *options: str) -> list[str]:
+    """What both say at the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    processes = [_start(tmp_path / "run", 1, f"{number}/2@{address}") for number in (0, 1)]
-    assert [_end(process) for process in processes] == ["holds 300 to 300 of 600 samples"] * 2
+    processes = [_start(folder, devices, "--hosts", f"{number}/2@{address}", *options) for number in (0, 1)]
+    return [_end(process) for process in processes]
+
+
+def test_two_processes_give_the_same_records_and_hold_half_each(on_one_device: Path, tmp_path: Path) -> None:
+    """Over loopback, with collectives between the processes: every number is the same as on one device."""
+    assert _two_processes(tmp_path / "run", 1) == ["holds 300 to 300 of 600 samples"] * 2
     assert _records(tmp_path / "run") == _records(on_one_device)
+
+
+def test_what_two_processes_began_one_can_end(on_one_device: Path, tmp_path: Path) -> None:
+    """Seven users fill two hosts' blocks of four but for one place, which no checkpoint has."""
+    assert _two_processes(tmp_path / "run", 1, "--interrupt") == ["interrupted"] * 2
+    assert _end(_start(tmp_path / "run", 2)) == "holds 600 to 600 of 600 samples"
+    assert _records(tmp_path / "run") == _records(on_one_device)
+
+
+def test_runs_at_once_are_dealt_out_to_devices_and_hosts(tmp_path: Path) -> None:
+    """Two runs on two devices: each has one, and the same draws; with two hosts, a half of each run's cohort."""
+    _end(_start(tmp_path / "one", 1, "--seeds", "2"))
+    _end(_start(tmp_path / "two", 2, "--seeds", "2"))
+    _two_processes(tmp_path / "four", 2, "--seeds", "2")
+    expected = _records(tmp_path / "one")
+    assert [(record["seed"], record["round"]) for record in expected] == [(0, 1), (1, 1), (0, 2), (1, 2)]
+    for name in ("two", "four"):
+        for ours, theirs in zip(_records(tmp_path / name), expected, strict=True):
+            assert (ours["seed"], ours["round"]) == (theirs["seed"], theirs["round"])
+            assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-5)
+            assert ours["accuracy_users"] == pytest.approx(theirs["accuracy_users"], abs=0.01)
 
 
 def test_a_cohort_in_slices_is_the_cohort_at_once() -> None:
@@ -73,6 +99,16 @@ def test_a_cohort_in_slices_is_the_cohort_at_once() -> None:
     for other in ends[1:]:
         for a, b in zip(jax.tree.leaves(ends[0].server), jax.tree.leaves(other.server), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_each_group_of_devices_has_runs_of_its_own() -> None:
+    """Four runs on the tests' two devices."""
+    setup = small_setup("fedavg", seeds=4)
+    inputs = setup.inputs("fedavg", range(4))
+    state = setup.program("fedavg", inputs, batched=True).init(inputs)
+    for leaf in jax.tree.leaves(state):
+        assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {2}
+        assert len({str(shard.index) for shard in leaf.addressable_shards}) == 2
 
 
 def test_the_memory_estimate_counts_what_a_step_makes() -> None:

@@ -2,8 +2,8 @@
 
 A round is a pure function of its state, and a call advances a run by any number of rounds (the bounds of
 the loop are arguments), so that where a run is cut into calls changes nothing. Each device takes its share of
-the cohort: a CPU one client after the other, a GPU as many clients, and several runs, as its memory holds at
-once (`vmap`). With several hosts the same program runs on all of them (`fedgen.simulate.spread`).
+the runs and of their cohorts: a CPU one client after the other, a GPU as many clients, and several runs, as its memory
+holds at once (`vmap`). With several hosts the same program runs on all of them (`fedgen.simulate.spread`).
 """
 
 import math
@@ -23,7 +23,7 @@ from fedgen.core.trees import all_finite, nbytes
 from fedgen.core.wires import wires
 from fedgen.simulate import spread
 from fedgen.simulate.devices import returning_freed_memory
-from fedgen.simulate.spread import BY_HOST, DEVICES, EVERYWHERE, HOSTS
+from fedgen.simulate.spread import BY_HOST, BY_RUN, DEVICES, EVERYWHERE, HOSTS, RUNS
 
 EVALUATION_CHUNK = 64  # samples of one forward pass on a CPU: what it needs stays in a core's cache
 # On a GPU, left to itself, XLA chooses matrix products by timing them, so that two runs of one command could differ in
@@ -106,9 +106,10 @@ class Program:
     ) -> None:
         self._configure, self._task, self._active = configure, task, active
         self._users = np.unique(np.linspace(0, inputs.size.shape[1] - 1, score_users).astype(np.int32))
-        self._mesh = spread.mesh()
-        self._at_once, self._runs = at_once, inputs.size.shape[0] if batched else 1
-        self._chunk = _evaluation_chunk(task, inputs.size.shape[0])
+        runs = inputs.size.shape[0] if batched else 1
+        self._mesh = spread.mesh(runs)
+        self._at_once, self._runs = at_once, runs // self._mesh.shape[RUNS]  # of a device
+        self._chunk = _evaluation_chunk(task, self._runs)
         self.batched = batched
         self._data = data
 
@@ -125,11 +126,12 @@ class Program:
 
             return single
 
-        # How each argument is divided over the hosts; the states of users have the run axis before the users'.
+        # How each argument is divided; the states of users have the run axis before the users'.
         same: Any = EVERYWHERE
         by_host: Any = BY_HOST
+        by_run: Any = BY_RUN
         of_data = Data(by_host, same, by_host, same)
-        of_state = State(same, PartitionSpec(None, HOSTS), same, same, same)
+        of_state = State(by_run, PartitionSpec(RUNS, HOSTS), by_run, by_run, by_run)
 
         def compiled(
             f: Callable[..., Tree], mapped: tuple[int | None, ...], example: tuple[Tree, ...], specs: Tree, out: Tree,
@@ -147,7 +149,7 @@ class Program:
 
         count = jax.ShapeDtypeStruct((), jnp.int32)
         given = jax.tree.map(lambda a: shape(a, a.sharding), (data, inputs))
-        specs: tuple[Any, ...] = (of_data, same)
+        specs: tuple[Any, ...] = (of_data, by_run)
         with jax.default_matmul_precision("highest"):  # float32 means float32, also on a GPU
             self._init = compiled(self._start, (None, 0), given, specs, of_state)
             state = jax.tree.map(shape, self._init.out_info, self._init.output_shardings)
@@ -155,7 +157,7 @@ class Program:
                 self._rounds, (None, 0, 0, None, None), (*given, state, count, count),
                 (*specs, of_state, same, same), of_state, donate_argnums=2,
             )  # fmt: skip
-            self._evaluate = compiled(self._score, (None, 0, 0), (*given, state), (*specs, of_state), same)
+            self._evaluate = compiled(self._score, (None, 0, 0), (*given, state), (*specs, of_state), by_run)
         self.traffic = self._measure(inputs)
 
     def init(self, inputs: Inputs) -> State:
@@ -229,7 +231,7 @@ class Program:
 
     def _train_all(self, train: Callable[[Tree], Trained], items: Tree) -> Trained:
         """`train` for each of this device's users, as many at once as fit; all devices get all results."""
-        share = -(-self._active // self._mesh.size)
+        share = -(-self._active // spread.devices())
         slices = -(-share // min(share, self._at_once or self._clients_that_fit(train, items)))
         if slices == share:
             results = lax.map(train, items)
@@ -258,7 +260,7 @@ class Program:
         users = jnp.asarray(self._users)
         # with their numbers, since what users keep may be nothing
         own = users, jax.tree.map(lambda a: spread.fetch(a, users), state.clients) if predict_local else ()
-        samples, devices = inputs.score.shape[0], self._mesh.size
+        samples, devices = inputs.score.shape[0], spread.devices()
         chunk = min(self._chunk, -(-samples // devices))
         chunks = -(-samples // (chunk * devices))  # of each device
         number = spread.device_number() * chunks + jnp.arange(chunks)

@@ -148,7 +148,7 @@ class _Runner:
             timing["bytes_down"] = program.traffic.down * self.config.active
             state = program.init(inputs)
             if restore and self.folder is not None:
-                state, restore = place_like(self.folder.restore(state), state), False
+                state, restore = place_like(self.folder.restore(jax.eval_shape(self._kept, state)), state), False
             self._train(job, program, inputs, state, timing)
         summaries = [self._summary(number) for number in range(len(self.setups))]
         if self.folder is not None:
@@ -157,14 +157,14 @@ class _Runner:
 
     def _train(self, job: Job, program: Program, inputs: Inputs, state: State, timing: dict[str, float]) -> None:
         progress, config = self.progress, self.config
-        while progress.round < config.rounds and not np.all(np.asarray(state.diverged)):
+        while progress.round < config.rounds and not _all_diverged(state):
             next_evaluation = (progress.round // config.eval_every + 1) * config.eval_every
             stop = min(progress.round + ROUNDS_PER_CALL, next_evaluation, config.rounds)
             start = time.monotonic()
             state = jax.block_until_ready(program.advance(inputs, state, progress.round, stop))
             timing["seconds_train"] += time.monotonic() - start
             progress.round = stop
-            if stop in (next_evaluation, config.rounds) or np.all(np.asarray(state.diverged)):
+            if stop in (next_evaluation, config.rounds) or _all_diverged(state):
                 self._record(job, program, inputs, state)
             self.watch.advanced(job.algorithm, job.seeds, stop)
             if stop == config.rounds:
@@ -175,7 +175,7 @@ class _Runner:
                 self._save(state)
                 raise Interrupted
         if self.folder is not None:
-            servers, diverged = jax.device_get((state.server, state.diverged))
+            servers, diverged = jax.device_get(gathered((state.server, state.diverged)))
             for lane, seed in enumerate(job.seeds):
                 if not diverged[lane]:
                     server = jax.tree.map(lambda a, lane=lane: a[lane], servers)
@@ -186,8 +186,8 @@ class _Runner:
             raise Interrupted
 
     def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
-        correct: Correct = jax.device_get(program.evaluate(inputs, state))
-        values: State = jax.device_get(state._replace(server=None, clients=None))
+        correct: Correct = jax.device_get(gathered(program.evaluate(inputs, state)))
+        values: State = jax.device_get(gathered(state._replace(server=None, clients=None)))
         for lane, (number, seed) in enumerate(job.lanes):
             setup = self.setups[number]
             record: Record = {"algorithm": job.algorithm, "seed": seed, "round": self.progress.round}
@@ -223,8 +223,12 @@ class _Runner:
             "config": to_toml(self.config),
             "jobs": _described(self.jobs),
         }
-        self.folder.save(state._replace(clients=gathered(state.clients)), about)
+        self.folder.save(self._kept(gathered(state)), about)
         self.saved = time.monotonic()
+
+    def _kept(self, state: State) -> State:
+        """What a checkpoint has: no users that only fill a host's block, so that any number of hosts can go on."""
+        return state._replace(clients=jax.tree.map(lambda a: a[:, : self.config.users], state.clients))
 
     def _resume(self) -> bool:
         """Go to where the folder's checkpoint is; whether that is within a job, whose state is to be restored."""
@@ -259,6 +263,10 @@ class _Runner:
                 messages = most_messages(config, seed) if config.dp_noise else 0
                 results.append(result_row(job.algorithm, seed, records, config, share, messages))
         return summary_of(config, results)
+
+
+def _all_diverged(state: State) -> bool:
+    return bool(np.all(gathered(state.diverged)))
 
 
 def result_row(

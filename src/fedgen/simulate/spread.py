@@ -1,11 +1,12 @@
 """Where arrays live: copied to all devices, or each host its part of the samples and of the users' states.
 
-The devices form a grid [host, device of the host]. On one host nothing is divided: a cohort's users are spread
-over the devices, and CPU devices even share one copy of the data. With several hosts (`jax.distributed`), a
-host holds an equal block of the samples and of the users' states, and asks the others for what its clients
-need in a round.
+The devices form a grid [host, group, device of the group]. The runs of a call are dealt out to the groups of each
+host, and a run's cohort is spread over the devices of its group, on all hosts. On one host the data is not divided,
+and CPU devices even share one copy of it. With several hosts (`jax.distributed`), a host holds an equal block of the
+samples and of the users' states, and asks the others for what its clients need in a round.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -18,16 +19,18 @@ from numpy.typing import NDArray
 
 from fedgen.core.contract import Array, Tree
 
-HOSTS, DEVICES = "hosts", "devices"
+HOSTS, RUNS, DEVICES = "hosts", "runs", "devices"
 EVERYWHERE = PartitionSpec()
 BY_HOST = PartitionSpec(HOSTS)
+BY_RUN = PartitionSpec(RUNS)
 _ALIGNMENT = 64  # bytes; a CPU device takes a host array that is aligned so as its own, without a copy
 
 
-def mesh() -> Mesh:
-    """All devices of all hosts, [host, device]."""
+def mesh(runs: int = 1) -> Mesh:
+    """All devices of all hosts, [host, group, device], in as many groups as can have equally many of the runs."""
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-    return Mesh(np.array(devices).reshape(jax.process_count(), -1), (HOSTS, DEVICES))
+    groups = math.gcd(runs, len(devices) // jax.process_count())
+    return Mesh(np.array(devices).reshape(jax.process_count(), groups, -1), (HOSTS, RUNS, DEVICES))
 
 
 def hosts() -> int:
@@ -41,13 +44,13 @@ def is_first_host() -> bool:
 
 
 def devices() -> int:
-    """How many devices there are, over all hosts."""
-    return jax.device_count()
+    """How many devices compute a run, over all hosts; inside a program."""
+    return int(lax.axis_size(HOSTS) * lax.axis_size(DEVICES))
 
 
 def device_number() -> Array:
-    """Which of all devices this is, inside a program."""
-    return lax.axis_index(HOSTS) * (devices() // hosts()) + lax.axis_index(DEVICES)
+    """Which of them this is, inside a program."""
+    return lax.axis_index(HOSTS) * lax.axis_size(DEVICES) + lax.axis_index(DEVICES)
 
 
 def place(tree: Tree) -> Tree:
@@ -96,15 +99,23 @@ def _local(x: Array, rows: Array) -> tuple[Array, Array]:
 
 
 def gathered(tree: Tree) -> Tree:
-    """All of an array that is divided over the hosts, on each of them."""
+    """All of what is divided over the devices of several hosts, on each of them."""
     if hosts() == 1:
         return tree
     return jax.jit(lambda t: t, out_shardings=NamedSharding(mesh(), EVERYWHERE))(tree)
 
 
 def place_like(tree: Tree, like: Tree) -> Tree:
-    """Arrays where those of `like` are, in memory of their own: they may be used up."""
-    return jax.tree.map(lambda a, b: _put(jnp.array(a), b.sharding), tree, like)
+    """Arrays where those of `like` are, in memory of their own: they may be used up.
+
+    Where like has more users (see `place_samples`), the others are zeros, which nobody reads.
+    """
+
+    def placed(a: Any, b: Any) -> Array:
+        filled = np.pad(a, [(0, wanted - found) for wanted, found in zip(b.shape, a.shape, strict=True)])
+        return _put(jnp.array(filled), b.sharding)
+
+    return jax.tree.map(placed, tree, like)
 
 
 def any_host(flag: bool) -> bool:
