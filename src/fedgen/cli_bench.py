@@ -9,8 +9,8 @@ from rich.console import Console
 
 from fedgen.bench.show import machine_line, markdown, picture, tables
 from fedgen.bench.suite import PARTS, run_bench
-from fedgen.errors import unknown
-from fedgen.files import write_whole
+from fedgen.errors import FedgenError, unknown
+from fedgen.files import check_writable, write_whole
 from fedgen.simulate.devices import use_machine_well
 
 console = Console(highlight=False, markup=False)
@@ -29,21 +29,31 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure the simulator beside its peers: rounds, roofline, start, memory and growth.
 
-    The peers are a PyTorch loop (torch), Flower's simulation (flwr[simulation]) and pfl, each where it is
-    installed (the extra `bench` brings them), on the same draws and down to the same losses.
+    The peers are a PyTorch loop, Flower's simulation and pfl, each where it is installed (the extra `bench` brings
+    them), on the same draws and down to the same losses.
     """
     for name in (*(only or ()), *(skip or ())):
         if name not in PARTS:
             raise unknown("part", name, PARTS)
     chosen = [name for name in PARTS if name in (only or PARTS) and name not in (skip or ())]
+    if not chosen:
+        raise FedgenError("--skip leaves nothing of what --only names; leave one of them out")
+    if picture_ is not None and picture_.suffix not in (".png", ".svg"):
+        raise FedgenError(f"--picture writes NAME.png and NAME.svg; give it one of these names, not {picture_}")
+    for path in (json_, markdown_, picture_):
+        if path is not None:
+            check_writable(path)
     use_machine_well()
     report = run_bench(chosen, quick, lambda line: errors.print(f"… {line}"))
     console.print(machine_line(report))
     for table in tables(report):
         console.print(table)
     if "start" in report:
-        start = report["start"]
+        start, compiling = report["start"], report["start"]["compiling"]
         console.print(f"Start to the first round: {start['cold']:.1f} s; with the cache {start['cached']:.1f} s")
+        console.print(
+            f"Compiling FedGen and FedAvg: {compiling['cold']:.1f} s; with the cache {compiling['cached']:.1f} s"
+        )
     if "memory_mb" in report:
         console.print(f"Peak memory of a default run: {report['memory_mb']:.0f} MB")
     for name, reason in report["absent"].items():
@@ -54,3 +64,5 @@ def bench(
         write_whole(markdown_, markdown(report).encode())
     if picture_ is not None:
         picture(report, picture_)
+    if any(name in PARTS for name in report["absent"]):
+        raise typer.Exit(1)

@@ -30,6 +30,19 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+def check_writable(path: Path) -> None:
+    """Raise now what `write_whole` would raise after long work."""
+    if path.is_dir():
+        raise FedgenError(f"{path} cannot be written: it is a folder")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise FedgenError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file by new content, or leave it as it was, also when the power fails."""
     with replacing(path) as temporary, temporary.open("wb") as file:

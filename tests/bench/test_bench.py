@@ -1,6 +1,8 @@
 """The benchmark's arithmetic, its resilience and its honesty: peers must reach our losses."""
 
 import json
+import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedgen.bench import suite
+from fedgen import cli_bench
+from fedgen.bench import child, suite
 from fedgen.bench.child import Peer
 from fedgen.bench.machine import cnn_round_flops
 from fedgen.bench.ours import Ours, set_up, workload_of
@@ -75,6 +78,32 @@ def test_a_peer_that_dies_says_why(tmp_path: Path) -> None:
     peer.close()
 
 
+def test_a_peer_that_is_stuck_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "PATIENCE", 0.5)
+    os.mkfifo(tmp_path / "workload.npz")  # whoever reads it waits for ever
+    peer = Peer("torch_loop", str(tmp_path / "workload.npz"), "1")
+    with pytest.raises(FedgenError, match="no answer within"):
+        peer.play(1)
+    peer.close()
+
+
+def test_a_peer_with_other_losses_is_not_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Other:
+        def __init__(self, module: str, *arguments: str) -> None: ...
+
+        def play(self, rounds: int) -> dict[str, list[float]]:
+            return {"losses": [1.0, 0.9, 0.802]}
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(suite, "Peer", Other)
+    bench = suite.Bench(True, lambda line: None, tmp_path)
+    with ExitStack() as peers:
+        assert suite._start(bench, "pytorch", tmp_path / "w", {"fedavg": [1.0, 0.9, 0.8]}, peers) is None
+        assert suite._start(bench, "pytorch", tmp_path / "w", {"fedavg": [1.0, 0.9, 0.8017]}, peers) is not None
+    assert "other losses than ours (0.80200, not 0.80000)" in bench.absent["pytorch"]
+
+
 def test_a_part_that_fails_says_so_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(bench: suite.Bench) -> None:
         raise ValueError("no such thing")
@@ -117,6 +146,46 @@ def test_tables_and_picture(tmp_path: Path) -> None:
     assert "| pfl | 300.0 | 5.00 |" in markdown(report)
     assert "| evaluation / FedAvg round | 0.67 | ≤ 0.5 × | no |" in markdown(report)
     assert [path.name for path in picture(report, tmp_path / "bench.png")] == ["bench.png", "bench.svg"]
+
+
+def test_the_command_writes_what_it_found_and_fails_with_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(bench: suite.Bench) -> None:
+        raise ValueError("no such thing")
+
+    def fine(bench: suite.Bench) -> None:
+        bench.found["memory_mb"] = 700.0
+
+    for module in (suite, cli_bench):
+        monkeypatch.setattr(module, "PARTS", {"broken": broken, "fine": fine})
+    result = CliRunner().invoke(app, ["bench", "--only", "fine", "--json", str(tmp_path / "new/found.json")])
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "new/found.json").read_text())["targets"][0]["met"]
+    result = CliRunner().invoke(app, ["bench"])
+    assert result.exit_code == 1
+    assert "Not measured: broken: failed: ValueError: no such thing" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--only", "users", "--skip", "users"], "leaves nothing"),
+        (["--picture", "bench.pdf"], "NAME.png"),
+        (["--json", "/dev/null/found.json"], "cannot be written"),
+        (["--json", "/"], "cannot be written"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_measured(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: Any) -> dict[str, Any]:
+        raise AssertionError("it measures")
+
+    monkeypatch.setattr(cli_bench, "run_bench", never)
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert isinstance(result.exception, FedgenError)
+    assert said in str(result.exception)
 
 
 def test_an_unknown_part_is_refused() -> None:

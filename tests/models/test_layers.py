@@ -271,7 +271,7 @@ def test_images_too_small_for_the_cnn_are_refused() -> None:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The layers as on a GPU: by kernels, which are interpreted where there is no GPU to compile them for."""
-    monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
+    monkeypatch.setattr(layers, "kernels_run_here", lambda: True)
     if jax.default_backend() != "gpu":
         monkeypatch.setattr(fused, "stack", partial(fused.stack, interpret=True))
         monkeypatch.setattr(fused, "product", partial(fused.product, interpret=True))
@@ -348,7 +348,7 @@ def test_a_linear_layer_by_kernels_is_torchs(inputs: int) -> None:
 
 def test_the_cnns_kernels_can_be_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that Triton's compiler is given, from any machine: what it has no operation for would fail here."""
-    monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
+    monkeypatch.setattr(layers, "kernels_run_here", lambda: True)
     model = MODELS["cnn"]((28, 28, 1), 10)
     params, statistics = jax.vmap(model.init)(jax.random.split(KEY, 2))
 
@@ -382,7 +382,7 @@ def test_kernels_run_on_the_gpus_they_are_compiled_for(
         device.compute_capability = capability
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
     monkeypatch.setattr(layers, "_kernels_compile", lambda device_kind: True)
-    assert layers._kernels_run_here() is run
+    assert layers.kernels_run_here() is run
 
 
 def test_without_a_compiler_for_the_kernels_xlas_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +399,7 @@ def test_without_a_compiler_for_the_kernels_xlas_are_used(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("fan_in", "fan_out"), [(8, 5), (3, 17)])
 def test_a_stack_with_many_channels_is_left_to_xla(monkeypatch: pytest.MonkeyPatch, fan_in: int, fan_out: int) -> None:
-    monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
+    monkeypatch.setattr(layers, "kernels_run_here", lambda: True)
     conv, (norm, statistics) = layers.conv_init(KEY, fan_in, fan_out), layers.batch_norm_init(fan_out)
 
     def trained(x: jax.Array) -> tuple:
@@ -410,7 +410,7 @@ def test_a_stack_with_many_channels_is_left_to_xla(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("samples", "fan_out"), [(65, 5), (3, 65)])
 def test_a_wide_linear_layer_is_left_to_xla(monkeypatch: pytest.MonkeyPatch, samples: int, fan_out: int) -> None:
-    monkeypatch.setattr(layers, "_kernels_run_here", lambda: True)
+    monkeypatch.setattr(layers, "kernels_run_here", lambda: True)
     params = layers.linear_init(KEY, 8, fan_out)
 
     def total(x: jax.Array) -> jax.Array:

@@ -1,10 +1,12 @@
 """One device or several, one process or two, all clients at once or in slices: the same run."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -13,7 +15,7 @@ import pytest
 
 from fedgen.errors import FedgenError
 from fedgen.simulate.devices import join_hosts
-from fedgen.simulate.engine import working_memory
+from fedgen.simulate.engine import Program, working_memory
 from fedgen.simulate.spread import place
 from helpers import small_setup
 
@@ -118,6 +120,25 @@ def test_the_memory_estimate_counts_what_a_step_makes() -> None:
     # the result [5, 4], and within the loop row * 2 [8], the product [4] (4 bytes each)
     made = working_memory(two_products, jax.ShapeDtypeStruct((5, 8), np.float32))
     assert 4 * (20 + 8 + 4) <= made <= 4 * (20 + 8 + 4) + 100
+
+
+def test_a_gpu_trains_as_many_clients_as_half_of_its_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(platform="gpu", memory_stats=lambda: {"bytes_limit": 10_000})
+    monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
+    program = object.__new__(Program)
+    program._runs = 2
+    # 100 floats for each client, of each run: 5,000 // (400 * 2)
+    assert program._clients_that_fit(lambda x: x * 2, np.ones((30, 100), np.float32)) == 6
+
+
+def test_a_program_has_the_data_as_an_argument_and_reuses_the_state() -> None:
+    setup = small_setup("fedavg")
+    inputs = setup.inputs("fedavg", [0])
+    program = setup.program("fedavg", inputs, batched=False)._advance.as_text()
+    shape = "u8[" + ",".join(map(str, setup.data.x.shape)) + "]"  # as it is stored
+    assert re.search(re.escape(shape) + r"\S* parameter\(", program)
+    assert not re.search(re.escape(shape) + r"\S* constant\(", program)
+    assert "input_output_alias={" in program
 
 
 def test_devices_of_a_cpu_share_one_copy() -> None:

@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fedgen.models.layers import kernels_run_here
 from fedgen.simulate.devices import available_cores
 from fedgen.simulate.run import device
+
+COMPARED = ("torch", "flwr", "pfl")  # what peers are made of
 
 
 def describe() -> dict[str, Any]:
@@ -24,9 +28,18 @@ def describe() -> dict[str, Any]:
         "memory_gb": round(_memory_bytes() / 1e9, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
+        "packages": {name: version for name in COMPARED if (version := _version(name))},
         "device": dict(device()),
+        "kernels": "ours and XLA's" if kernels_run_here() else "XLA's",  # that small layers are trained by
         "load_before": round(load[0], 2),  # of other processes; above 0 the absolute times are too long
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

@@ -14,13 +14,13 @@ Point = tuple[int, Callable[[], Ours]]
 
 
 def users(quick: bool) -> Iterator[Point]:
-    """Users 20 to 10,000, of whom 10 are active."""
+    """Users, of whom 10 are active."""
     for n in (20, 1000) if quick else (20, 100, 1000, 10_000):
         yield n, lambda n=n: Ours(set_up("fedavg", users=n, partition="iid"), "fedavg")  # type: ignore[misc]
 
 
 def cohort(quick: bool) -> Iterator[Point]:
-    """Active users 10 to 1,000, of 1,000."""
+    """Active users, of 1,000."""
     for n in (10, 40) if quick else (10, 32, 100, 320, 1000):
         rounds = 3 if n <= 32 else 1
         yield (
@@ -32,12 +32,12 @@ def cohort(quick: bool) -> Iterator[Point]:
 
 
 def runs(quick: bool) -> Iterator[Point]:
-    """Runs at once, 1 to 32, each with 10 active users; seconds of one round of all of them."""
+    """Runs at once, each with 10 active users: one round of all of them."""
     return _runs_of("fedavg", (1, 4) if quick else (1, 2, 4, 8, 16, 32))
 
 
 def runs_of_fedgen(quick: bool) -> Iterator[Point]:
-    """Runs of FedGen at once, 1 and 32."""
+    """Runs of FedGen at once, likewise."""
     return _runs_of("fedgen", (1, 4) if quick else (1, 32))
 
 
@@ -53,13 +53,13 @@ def _runs_of(algorithm: str, numbers: Sequence[int]) -> Iterator[Point]:
 
 
 def steps(quick: bool) -> Iterator[Point]:
-    """Local steps 20 to 200."""
+    """Local steps."""
     for n in (20, 40) if quick else (20, 50, 100, 200):
         yield n, lambda n=n: Ours(set_up("fedavg", local_steps=n), "fedavg", rounds=3 if n <= 50 else 1)  # type: ignore[misc]
 
 
 def images(quick: bool) -> Iterator[Point]:
-    """Images 14x14 to 112x112 (their pixels), the same network but for its last layer."""
+    """Pixels of an image, the same network but for its last layer."""
     for side in (14, 28) if quick else (14, 28, 56, 112):
         yield (
             side * side,

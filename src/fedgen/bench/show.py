@@ -31,8 +31,10 @@ def machine_line(report: Report) -> str:
     machine, device = report["machine"], report["machine"]["device"]
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']:.0f} GB"
     if device["platform"] != "cpu":
-        where = f"{device['count']} × {device['kind']}; {where}"
-    return f"{where}; Python {machine['python']}, JAX {device['jax']}; load before: {machine['load_before']}"
+        where = f"{device['count']} × {device['kind']} with {machine['kernels']} kernels; {where}"
+    versions = {"Python": machine["python"], "JAX": device["jax"], **machine["packages"]}
+    software = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"{where}; {software}; load before: {machine['load_before']}"
 
 
 def tables(report: Report) -> list[Table]:

@@ -24,7 +24,7 @@ from fedgen.version import __version__
 
 SAME_LOSS = 1e-3  # relative: the same arithmetic in another order of sums
 LOSS_ROUNDS = 3  # rounds whose losses are compared
-# contender -> (its module, what must be installed, arguments after the workload, where it differs from ours)
+# contender -> (its module, what must be installed, arguments after the workload)
 PEERS: dict[str, tuple[str, tuple[str, ...], Callable[[], list[str]]]] = {
     "pytorch": ("torch_loop", ("torch",), lambda: ["1"]),
     "pytorch-2-processes": ("torch_loop", ("torch",), lambda: ["2"]),
@@ -72,6 +72,7 @@ def rounds(bench: Bench) -> None:
         if peer := _start(bench, "flower", workload, losses, peers):
             bench.say("training: fedavg, flower")
             beside = take_turns({"fedavg": fedavg.round, "flower": peer.round}, repeats)
+            bench.found["beside_flower"] = {name: Timing.of(values) for name, values in beside.items()}
             # as if measured beside the others: its ratio to the FedAvg rounds measured beside it
             scale = Timing.of(seconds["fedavg"]).seconds / Timing.of(beside["fedavg"]).seconds
             seconds["flower"] = [scale * value for value in beside["flower"]]
@@ -91,7 +92,6 @@ def rounds(bench: Bench) -> None:
     bench.found["ratios"] = {name: timing.seconds / ours for name, timing in found.items() if name != "fedavg"}
     bench.found["ratios"]["roofline"] = flops / peak_flops / ours
     bench.found["losses"] = losses
-    bench.found["compile"] = {"fedavg": fedavg.seconds_compile, "fedgen": fedgen.seconds_compile}
 
 
 def _start(bench: Bench, name: str, workload: Path, losses: dict[str, list[float]], stack: ExitStack) -> Peer | None:
@@ -127,12 +127,14 @@ def _torch_sees_a_gpu() -> bool:
 
 
 def start(bench: Bench) -> None:
-    """`fedgen run` from the shell until its first round: compiling everything, and with the cache."""
+    """`fedgen run` from the shell until its first round, and what compiling takes: from nothing, and with the cache."""
     arguments = ["--rounds", "1", "--eval-every", "1"]
     cache = bench.folder / "cache"
     for name in ("cold", "cached"):
         bench.say(f"fedgen run, {name}")
-        bench.found.setdefault("start", {})[name] = command(arguments, bench.folder / name, cache)["first_round"]
+        measured = command(arguments, bench.folder / name, cache)
+        found = bench.found.setdefault("start", {"compiling": {}})
+        found[name], found["compiling"][name] = measured["first_round"], measured["compiling"]
 
 
 def memory(bench: Bench) -> None:

@@ -67,7 +67,7 @@ _product_to_fewer.defvjp(lambda x, weight: (x @ weight, (x, weight)), _product_t
 
 def linear_of_columns(params: Tree, x: Array, train: bool) -> Array:
     """x [in, sample] -> [sample, out]."""
-    if train and max(x.shape[1], params["weight"].shape[1]) <= SMALL and _kernels_run_here():
+    if train and max(x.shape[1], params["weight"].shape[1]) <= SMALL and kernels_run_here():
         from fedgen.models import fused  # see conv_norm_relu
 
         return fused.product(x, params["weight"]) + params["bias"]
@@ -79,7 +79,7 @@ def linear_of_columns(params: Tree, x: Array, train: bool) -> Array:
     return linear(params, x.T)
 
 
-def _kernels_run_here() -> bool:
+def kernels_run_here() -> bool:
     """Whether JAX computes on an NVIDIA GPU since Ampere, and has a compiler for our kernels there."""
     device = jax.local_devices()[0]
     try:
@@ -139,7 +139,7 @@ def conv_norm_relu(
     updated: list[Tree] = []
     channels = [len(x), *(len(conv["weight"]) for conv in convs)]
     small = all(9 * fan_in <= SMALL and 4 * fan_out <= SMALL for fan_in, fan_out in itertools.pairwise(channels))
-    if train and small and _kernels_run_here():
+    if train and small and kernels_run_here():
         from fedgen.models import fused  # its compiler is imported where it is used only, as that takes time and memory
 
         weights = tuple(conv["weight"] for conv in convs)
