@@ -1,6 +1,7 @@
 """One device or several, one process or two, all clients at once or in slices: the same run."""
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -54,13 +55,35 @@ def test_several_devices_give_the_same_records(devices: int, on_one_device: Path
         assert (tmp_path / "run/models" / model.name).read_bytes() == model.read_bytes()
 
 
-def _two_processes(folder: Path, devices: int, *options: str) -> list[str]:
-    """What both say at the end."""
+def _two_places() -> list[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    processes = [_start(folder, devices, "--hosts", f"{number}/2@{address}", *options) for number in (0, 1)]
+    return [f"{number}/2@{address}" for number in (0, 1)]
+
+
+def _two_processes(folder: Path, devices: int, *options: str) -> list[str]:
+    """What both say at the end."""
+    processes = [_start(folder, devices, "--hosts", place, *options) for place in _two_places()]
     return [_end(process) for process in processes]
+
+
+def test_the_command_computes_on_two_hosts(tmp_path: Path) -> None:
+    """One is told by the option, the other by the environment; the first writes and shows the table."""
+    first, second = _two_places()
+    sizes = {"model": "mlp", "users": 4, "active": 2, "rounds": 1, "local-steps": 1, "out": tmp_path / "run"}
+    small = [f"--{key}={value}" for key, value in sizes.items()]
+    command = [sys.executable, "-m", "fedgen", "run", "--algorithm", "fedavg", *small]
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [
+        subprocess.Popen([*command, "--hosts", first], **options),
+        subprocess.Popen(command, env={**os.environ, "FEDGEN_HOSTS": second}, **options),
+    ]
+    said = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert "report.html" in said[0][0]
+    assert "report.html" not in said[1][0]
+    assert len(json.loads((tmp_path / "run/summary.json").read_text())["results"]) == 1
 
 
 def test_two_processes_give_the_same_records_and_hold_half_each(on_one_device: Path, tmp_path: Path) -> None:
