@@ -29,8 +29,9 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure the simulator beside its peers: rounds, roofline, start, memory and growth.
 
-    The peers are a PyTorch loop, Flower's simulation and pfl, each where it is installed (the extra `bench` brings
-    them), on the same draws and down to the same losses.
+    The peers are a PyTorch loop, Flower's simulation and pfl, each where it is
+    installed (the extra `bench` brings them), on the same draws and down to
+    the same losses.
     """
     for name in (*(only or ()), *(skip or ())):
         if name not in PARTS:
