@@ -158,7 +158,7 @@ def run(
             summary = simulate(setup, folder=folder, watch=watch, checkpoint_seconds=checkpoint_every)
         except Interrupted:
             display.stop()
-            others = f" --hosts {hosts}" if hosts else ""
+            others = f" --hosts {escape(shlex.quote(hosts))}" if hosts else ""
             errors.print(
                 f"interrupted; continue with: fedgen run --resume --out {escape(shlex.quote(str(out)))}{others}"
             )

@@ -170,7 +170,7 @@ def test_the_command_writes_what_it_found_and_fails_with_a_part(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--only", "users", "--skip", "users"], "leaves nothing"),
+        (["--only", "users", "--skip", "users"], "leaves nothing to measure"),
         (["--picture", "bench.pdf"], "NAME.png"),
         (["--json", "/dev/null/found.json"], "cannot be written"),
         (["--json", "/"], "cannot be written"),

@@ -30,7 +30,10 @@ def _start(folder: Path, devices: int, *options: str) -> "subprocess.Popen[str]"
 
 
 def _end(process: "subprocess.Popen[str]") -> str:
-    said, complaint = process.communicate(timeout=300)
+    try:
+        said, complaint = process.communicate(timeout=300)
+    finally:
+        process.kill()  # where another failed, this one would wait for it
     assert process.returncode == 0, complaint[-2000:]
     return said.splitlines()[-1]
 
@@ -99,10 +102,17 @@ def test_what_two_processes_began_one_can_end(on_one_device: Path, tmp_path: Pat
     assert _records(tmp_path / "run") == _records(on_one_device)
 
 
+def test_what_one_process_began_two_can_end(on_one_device: Path, tmp_path: Path) -> None:
+    assert _end(_start(tmp_path / "run", 1, "--interrupt")) == "interrupted"
+    assert _two_processes(tmp_path / "run", 1) == ["holds 300 to 300 of 600 samples"] * 2
+    assert _records(tmp_path / "run") == _records(on_one_device)
+
+
 def test_runs_at_once_are_dealt_out_to_devices_and_hosts(tmp_path: Path) -> None:
     """Two runs on two devices: each has one, and the same draws; with two hosts, a half of each run's cohort."""
     _end(_start(tmp_path / "one", 1, "--seeds", "2"))
     _end(_start(tmp_path / "two", 2, "--seeds", "2"))
+    _two_processes(tmp_path / "four", 2, "--seeds", "2", "--interrupt")
     _two_processes(tmp_path / "four", 2, "--seeds", "2")
     expected = _records(tmp_path / "one")
     assert [(record["seed"], record["round"]) for record in expected] == [(0, 1), (1, 1), (0, 2), (1, 2)]

@@ -1,5 +1,6 @@
 """A peer in a process of its own, and measurements of our own command as a whole."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -63,9 +64,12 @@ class Peer:
             self._process.kill()
 
         limit = threading.Timer(PATIENCE, give_up)
+        limit.daemon = True  # an interrupt does not wait for it
         limit.start()
-        line = self._process.stdout.readline()
-        limit.cancel()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            limit.cancel()
         if late.is_set():
             raise FedgenError(f"it gave no answer within {PATIENCE:.0f} s")
         if not line:
@@ -79,7 +83,8 @@ class Peer:
         return sum(seconds) / len(seconds)
 
     def _failure(self) -> FedgenError:
-        self._process.wait(timeout=PATIENCE)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=15)
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return FedgenError(f"it ended early: {lines[-1] if lines else self._process.returncode}")

@@ -16,7 +16,7 @@ from fedgen.models.layers import kernels_run_here
 from fedgen.simulate.devices import available_cores
 from fedgen.simulate.run import device
 
-COMPARED = ("torch", "flwr", "pfl")  # what peers are made of
+COMPARED = ("torch", "flwr", "ray", "pfl")  # what peers are made of
 
 
 def describe() -> dict[str, Any]:

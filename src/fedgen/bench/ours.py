@@ -21,9 +21,7 @@ class Ours:
     def __init__(self, setup: Setup, algorithm: str, seeds: tuple[int, ...] = (0,), *, rounds: int = 3) -> None:
         batched = len(seeds) > 1 or jax.default_backend() != "cpu"
         self._inputs = setup.inputs(algorithm, seeds)
-        start = time.perf_counter()
         self._program = setup.program(algorithm, self._inputs, batched)
-        self.seconds_compile = time.perf_counter() - start
         self._state = self._program.init(self._inputs)
         self._round, self._rounds = 0, rounds
 

@@ -18,6 +18,7 @@ from fedgen.bench.scaling import CURVES, curve, noise
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, take_turns
 from fedgen.core.trees import count
+from fedgen.errors import FedgenError
 from fedgen.simulate.devices import available_cores
 from fedgen.simulate.run import run as simulate
 from fedgen.version import __version__
@@ -43,6 +44,7 @@ class Bench:
     folder: Path
     found: dict[str, Any] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # part or contender -> why
+    failed: list[str] = field(default_factory=list)  # parts
 
 
 def rounds(bench: Bench) -> None:
@@ -68,10 +70,15 @@ def rounds(bench: Bench) -> None:
                 contenders[name] = peer.round
         bench.say("training: " + ", ".join(contenders))
         seconds = take_turns(contenders, repeats)
+    beside: dict[str, list[float]] = {}
     with ExitStack() as peers:  # on its own: its threads and processes do not rest while they wait
         if peer := _start(bench, "flower", workload, losses, peers):
             bench.say("training: fedavg, flower")
-            beside = take_turns({"fedavg": fedavg.round, "flower": peer.round}, repeats)
+            try:
+                beside = take_turns({"fedavg": fedavg.round, "flower": peer.round}, repeats)
+            except FedgenError as error:  # what was measured of the others stays
+                bench.absent["flower"] = f"failed: {error}"
+        if beside:
             bench.found["beside_flower"] = {name: Timing.of(values) for name, values in beside.items()}
             # as if measured beside the others: its ratio to the FedAvg rounds measured beside it
             scale = Timing.of(seconds["fedavg"]).seconds / Timing.of(beside["fedavg"]).seconds
@@ -130,11 +137,12 @@ def start(bench: Bench) -> None:
     """`fedgen run` from the shell until its first round, and what compiling takes: from nothing, and with the cache."""
     arguments = ["--rounds", "1", "--eval-every", "1"]
     cache = bench.folder / "cache"
+    found: dict[str, Any] = {"compiling": {}}
     for name in ("cold", "cached"):
         bench.say(f"fedgen run, {name}")
         measured = command(arguments, bench.folder / name, cache)
-        found = bench.found.setdefault("start", {"compiling": {}})
         found[name], found["compiling"][name] = measured["first_round"], measured["compiling"]
+    bench.found["start"] = found
 
 
 def memory(bench: Bench) -> None:
@@ -218,6 +226,7 @@ def run_bench(parts: Sequence[str], quick: bool, say: Callable[[str], None]) -> 
                 PARTS[name](bench)
             except Exception as error:
                 bench.absent[name] = f"failed: {type(error).__name__}: {error}"
+                bench.failed.append(name)
     found = as_json(bench.found)
     return {
         "version": __version__,
@@ -226,4 +235,5 @@ def run_bench(parts: Sequence[str], quick: bool, say: Callable[[str], None]) -> 
         **found,
         "targets": targets(found, machine["device"]["platform"]),
         "absent": bench.absent,
+        "failed": bench.failed,
     }

@@ -108,7 +108,8 @@ class Program:
         self._users = np.unique(np.linspace(0, inputs.size.shape[1] - 1, score_users).astype(np.int32))
         runs = inputs.size.shape[0] if batched else 1
         self._mesh = spread.mesh(runs)
-        self._at_once, self._runs = at_once, runs // self._mesh.shape[RUNS]  # of a device
+        self._at_once = at_once
+        self._runs = runs // self._mesh.shape[RUNS]  # of each device
         self._chunk = _evaluation_chunk(task, self._runs)
         self.batched = batched
         self._data = data
@@ -243,7 +244,7 @@ class Program:
         return _from_all_devices(results, self._active)
 
     def _clients_that_fit(self, train: Callable[[Tree], Trained], items: Tree) -> int:
-        """One on a CPU, where clients at once gain nothing; on a GPU what half of its memory holds of all runs."""
+        """One on a CPU, where clients at once gain nothing; on a GPU what half of its memory holds of all its runs."""
         device = jax.local_devices()[0]
         if device.platform == "cpu":
             return 1

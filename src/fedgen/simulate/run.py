@@ -157,14 +157,15 @@ class _Runner:
 
     def _train(self, job: Job, program: Program, inputs: Inputs, state: State, timing: dict[str, float]) -> None:
         progress, config = self.progress, self.config
-        while progress.round < config.rounds and not _all_diverged(state):
+        ended = _all_diverged(state)
+        while progress.round < config.rounds and not ended:
             next_evaluation = (progress.round // config.eval_every + 1) * config.eval_every
             stop = min(progress.round + ROUNDS_PER_CALL, next_evaluation, config.rounds)
             start = time.monotonic()
             state = jax.block_until_ready(program.advance(inputs, state, progress.round, stop))
             timing["seconds_train"] += time.monotonic() - start
-            progress.round = stop
-            if stop in (next_evaluation, config.rounds) or _all_diverged(state):
+            progress.round, ended = stop, _all_diverged(state)
+            if stop in (next_evaluation, config.rounds) or ended:
                 self._record(job, program, inputs, state)
             self.watch.advanced(job.algorithm, job.seeds, stop)
             if stop == config.rounds:
@@ -266,7 +267,7 @@ class _Runner:
 
 
 def _all_diverged(state: State) -> bool:
-    return bool(np.all(gathered(state.diverged)))
+    return bool(np.all(np.asarray(gathered(state.diverged))))
 
 
 def result_row(

@@ -1,4 +1,4 @@
-"""Where arrays live: copied to all devices, or each host its part of the samples and of the users' states.
+"""Where arrays live: copied to all devices, or divided by run, or each host its part of samples and users' states.
 
 The devices form a grid [host, group, device of the group]. The runs of a call are dealt out to the groups of each
 host, and a run's cohort is spread over the devices of its group, on all hosts. On one host the data is not divided,
@@ -7,6 +7,8 @@ samples and of the users' states, and asks the others for what its clients need 
 """
 
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -100,9 +102,13 @@ def _local(x: Array, rows: Array) -> tuple[Array, Array]:
 
 def gathered(tree: Tree) -> Tree:
     """All of what is divided over the devices of several hosts, on each of them."""
-    if hosts() == 1:
-        return tree
-    return jax.jit(lambda t: t, out_shardings=NamedSharding(mesh(), EVERYWHERE))(tree)
+    return tree if hosts() == 1 else _to_everywhere()(tree)
+
+
+@cache
+def _to_everywhere() -> Callable[[Tree], Tree]:
+    """Kept, so that it is compiled once for each kind of tree."""
+    return jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh(), EVERYWHERE))
 
 
 def place_like(tree: Tree, like: Tree) -> Tree:
