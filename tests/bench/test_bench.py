@@ -40,13 +40,28 @@ def test_contenders_take_turns_and_warm_up_in_each() -> None:
 
         return measure
 
-    found = take_turns({"a": contender("a", 1.0), "b": contender("b", 2.0)}, 3)
+    found = take_turns({"a": contender("a", 1.0), "b": contender("b", 2.0)}, 3, {})
     assert order == ["a", "a", "b", "b"] * 3
     assert found["a"] == [1.0] * 3
     assert Timing.of(found["b"]) == (2.0, 2.0, 2.0, 3)
     assert as_json({"x": [Timing(1.0, 0.5, 2.0, 3)]}) == {
         "x": [{"seconds": 1.0, "low": 0.5, "high": 2.0, "repeats": 3}]
     }
+
+
+def test_a_contender_that_fails_leaves_the_others_their_figures() -> None:
+    answers = iter([1.0, 1.0, 1.0])
+
+    def fails_in_its_second_turn() -> float:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise FedgenError("it ended early: out of memory") from None
+
+    absent: dict[str, str] = {}
+    found = take_turns({"lost": fails_in_its_second_turn, "kept": lambda: 2.0}, 3, absent)
+    assert found == {"kept": [2.0, 2.0, 2.0]}
+    assert absent == {"lost": "failed: it ended early: out of memory"}
 
 
 def test_the_roofline_counts_what_training_needs() -> None:

@@ -18,7 +18,6 @@ from fedgen.bench.scaling import CURVES, curve, noise
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, take_turns
 from fedgen.core.trees import count
-from fedgen.errors import FedgenError
 from fedgen.simulate.devices import available_cores
 from fedgen.simulate.run import run as simulate
 from fedgen.version import __version__
@@ -69,20 +68,16 @@ def rounds(bench: Bench) -> None:
             if name != "flower" and (peer := _start(bench, name, workload, losses, peers)):
                 contenders[name] = peer.round
         bench.say("training: " + ", ".join(contenders))
-        seconds = take_turns(contenders, repeats)
-    beside: dict[str, list[float]] = {}
+        seconds = take_turns(contenders, repeats, bench.absent)
     with ExitStack() as peers:  # on its own: its threads and processes do not rest while they wait
         if peer := _start(bench, "flower", workload, losses, peers):
             bench.say("training: fedavg, flower")
-            try:
-                beside = take_turns({"fedavg": fedavg.round, "flower": peer.round}, repeats)
-            except FedgenError as error:  # what was measured of the others stays
-                bench.absent["flower"] = f"failed: {error}"
-        if beside:
-            bench.found["beside_flower"] = {name: Timing.of(values) for name, values in beside.items()}
-            # as if measured beside the others: its ratio to the FedAvg rounds measured beside it
-            scale = Timing.of(seconds["fedavg"]).seconds / Timing.of(beside["fedavg"]).seconds
-            seconds["flower"] = [scale * value for value in beside["flower"]]
+            beside = take_turns({"fedavg": fedavg.round, "flower": peer.round}, repeats, bench.absent)
+            if "flower" in beside:
+                bench.found["beside_flower"] = {name: Timing.of(values) for name, values in beside.items()}
+                # as if measured beside the others: its ratio to the FedAvg rounds measured beside it
+                scale = Timing.of(seconds["fedavg"]).seconds / Timing.of(beside["fedavg"]).seconds
+                seconds["flower"] = [scale * value for value in beside["flower"]]
     found = {name: Timing.of(values) for name, values in seconds.items()}
     peak_flops = 1e9 / found["peak"].seconds
     config = setup.config
@@ -165,7 +160,7 @@ def seeds(bench: Bench) -> None:
         ours = Ours(set_up(algorithm, seeds=3), algorithm, at_once, rounds=20 if len(at_once) > 1 else 3)
         ours.round()
         contenders[algorithm] = ours.round
-    found = take_turns(contenders, 3 if bench.quick else 9)
+    found = take_turns(contenders, 3 if bench.quick else 9, bench.absent)
     bench.found["seeds"] = {
         "at_once": len(at_once), "rounds": {name: Timing.of(values) for name, values in found.items()}
     }  # fmt: skip

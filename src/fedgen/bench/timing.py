@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgen.errors import FedgenError
+
 
 class Timing(NamedTuple):
     """Seconds: the median of the repeats, and their range."""
@@ -21,17 +23,23 @@ class Timing(NamedTuple):
         return cls(statistics.median(seconds), min(seconds), max(seconds), len(seconds))
 
 
-def take_turns(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+def take_turns(
+    contenders: Mapping[str, Callable[[], float]], repeats: int, absent: dict[str, str]
+) -> dict[str, list[float]]:
     """The seconds of each contender, measured `repeats` times in turn, so that all meet the same machine.
 
     Each goes twice and only the second counts: caches that another left cold, and threads of another that still spin
-    for a while, are not its own cost.
+    for a while, are not its own cost. A contender that fails is left out, and `absent` gets why; the others go on.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repeats):
-        for name, measure in contenders.items():
-            measure()
-            seconds[name].append(measure())
+        for name in list(seconds):
+            try:
+                contenders[name]()
+                seconds[name].append(contenders[name]())
+            except FedgenError as error:
+                absent[name] = f"failed: {error}"
+                del seconds[name]
     return seconds
 
 
