@@ -1,4 +1,4 @@
-"""Two CPU devices for all tests, and compiled programs kept for the session."""
+"""Two CPU devices for all tests. What one of them compiled, the others and the processes they start need not."""
 
 import os
 
@@ -13,5 +13,8 @@ from bounded import pytest_runtest_protocol  # noqa: F401 (a hook of pytest)
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.getbasetemp().parent / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    folder, seconds = str(tmp_path_factory.getbasetemp().parent / "compiled"), 0.1
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
+    # and for the processes that tests start
+    os.environ.update(JAX_COMPILATION_CACHE_DIR=folder, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=str(seconds))
