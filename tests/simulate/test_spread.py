@@ -1,7 +1,6 @@
 """One device or several, one process or two, all clients at once or in slices: the same run."""
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -24,18 +23,29 @@ SCRIPT = Path(__file__).parent / "part_of_a_run.py"
 ALGORITHM = "fedgen"  # with partial sharing: users' states, the generator and the server's draws all take part
 
 
-def _start(folder: Path, devices: int, *options: str) -> "subprocess.Popen[str]":
-    arguments = [sys.executable, str(SCRIPT), str(folder), ALGORITHM, str(devices), *options]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def _end(process: "subprocess.Popen[str]") -> str:
+def _together(*commands: list[str]) -> list[str]:
+    """What processes print that run at the same time; all must succeed."""
+    processes = [
+        subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for command in commands
+    ]
     try:
-        said, complaint = process.communicate(timeout=300)
+        said = [process.communicate(timeout=300) for process in processes]
     finally:
-        process.kill()  # where another failed, this one would wait for it
-    assert process.returncode == 0, complaint[-2000:]
-    return said.splitlines()[-1]
+        for process in processes:
+            process.kill()  # where one failed, the others would wait for it
+    assert not any(process.returncode for process in processes), said
+    return [printed for printed, _ in said]
+
+
+def _part(folder: Path, devices: int, *options: str) -> list[str]:
+    """The arguments of one process of a run."""
+    return [str(SCRIPT), str(folder), ALGORITHM, str(devices), *options]
+
+
+def _one_process(folder: Path, devices: int, *options: str) -> str:
+    """What it says at the end."""
+    return _together(_part(folder, devices, *options))[0].splitlines()[-1]
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
@@ -45,14 +55,14 @@ def _records(folder: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def on_one_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("spread") / "one"
-    assert _end(_start(folder, 1)) == "holds 600 to 600 of 600 samples"
+    assert _one_process(folder, 1) == "holds 600 to 600 of 600 samples"
     return folder
 
 
 @pytest.mark.parametrize("devices", [2, 4])
 def test_several_devices_give_the_same_records(devices: int, on_one_device: Path, tmp_path: Path) -> None:
     """The cohort is divided otherwise (over four devices some train a user twice), and every number is the same."""
-    _end(_start(tmp_path / "run", devices))
+    _one_process(tmp_path / "run", devices)
     assert _records(tmp_path / "run") == _records(on_one_device)
     for model in (on_one_device / "models").iterdir():
         assert (tmp_path / "run/models" / model.name).read_bytes() == model.read_bytes()
@@ -67,25 +77,20 @@ def _two_places() -> list[str]:
 
 def _two_processes(folder: Path, devices: int, *options: str) -> list[str]:
     """What both say at the end."""
-    processes = [_start(folder, devices, "--hosts", place, *options) for place in _two_places()]
-    return [_end(process) for process in processes]
+    parts = [_part(folder, devices, "--hosts", place, *options) for place in _two_places()]
+    return [printed.splitlines()[-1] for printed in _together(*parts)]
 
 
-def test_the_command_computes_on_two_hosts(tmp_path: Path) -> None:
+def test_the_command_computes_on_two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is told by the option, the other by the environment; the first writes and shows the table."""
     first, second = _two_places()
     sizes = {"model": "mlp", "users": 4, "active": 2, "rounds": 1, "local-steps": 1, "out": tmp_path / "run"}
     small = [f"--{key}={value}" for key, value in sizes.items()]
-    command = [sys.executable, "-m", "fedgen", "run", "--algorithm", "fedavg", *small]
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = [
-        subprocess.Popen([*command, "--hosts", first], **options),
-        subprocess.Popen(command, env={**os.environ, "FEDGEN_HOSTS": second}, **options),
-    ]
-    said = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
-    assert "report.html" in said[0][0]
-    assert "report.html" not in said[1][0]
+    command = ["-m", "fedgen", "run", "--algorithm", "fedavg", *small]
+    monkeypatch.setenv("FEDGEN_HOSTS", second)  # an option goes before it
+    said = _together([*command, "--hosts", first], command)
+    assert "report.html" in said[0]
+    assert "report.html" not in said[1]
     assert len(json.loads((tmp_path / "run/summary.json").read_text())["results"]) == 1
 
 
@@ -98,20 +103,20 @@ def test_two_processes_give_the_same_records_and_hold_half_each(on_one_device: P
 def test_what_two_processes_began_one_can_end(on_one_device: Path, tmp_path: Path) -> None:
     """Seven users fill two hosts' blocks of four but for one place, which no checkpoint has."""
     assert _two_processes(tmp_path / "run", 1, "--interrupt") == ["interrupted"] * 2
-    assert _end(_start(tmp_path / "run", 2)) == "holds 600 to 600 of 600 samples"
+    assert _one_process(tmp_path / "run", 2) == "holds 600 to 600 of 600 samples"
     assert _records(tmp_path / "run") == _records(on_one_device)
 
 
 def test_what_one_process_began_two_can_end(on_one_device: Path, tmp_path: Path) -> None:
-    assert _end(_start(tmp_path / "run", 1, "--interrupt")) == "interrupted"
+    assert _one_process(tmp_path / "run", 1, "--interrupt") == "interrupted"
     assert _two_processes(tmp_path / "run", 1) == ["holds 300 to 300 of 600 samples"] * 2
     assert _records(tmp_path / "run") == _records(on_one_device)
 
 
 def test_runs_at_once_are_dealt_out_to_devices_and_hosts(tmp_path: Path) -> None:
     """Two runs on two devices: each has one, and the same draws; with two hosts, a half of each run's cohort."""
-    _end(_start(tmp_path / "one", 1, "--seeds", "2"))
-    _end(_start(tmp_path / "two", 2, "--seeds", "2"))
+    _one_process(tmp_path / "one", 1, "--seeds", "2")
+    _one_process(tmp_path / "two", 2, "--seeds", "2")
     _two_processes(tmp_path / "four", 2, "--seeds", "2", "--interrupt")
     _two_processes(tmp_path / "four", 2, "--seeds", "2")
     expected = _records(tmp_path / "one")
