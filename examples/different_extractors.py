@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from fedgen.config import resolve
-from fedgen.federate.begin import begin
-from fedgen.federate.demo import follow, start_all
-from fedgen.federate.folders import write_site
-from fedgen.federate.processes import free_port, processes_of
+from fedgen.demo.demo import follow, start_all
+from fedgen.federate.deploy.folders import write_site
+from fedgen.federate.deploy.init import begin
+from fedgen.federate.deploy.processes import free_port, processes_of
 from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings
 
 CLASSES, LATENT = 4, 16

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgen.cli import main
+from fedgen.cli.main import main
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:

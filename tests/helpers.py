@@ -7,8 +7,8 @@ import numpy as np
 
 import fedgen
 from fedgen.config import RunConfig, resolve
-from fedgen.simulate.engine import State
-from fedgen.simulate.setup import Setup, prepare
+from fedgen.simulator.engine import State
+from fedgen.simulator.setup import Setup, prepare
 
 
 def blobs(samples: int, classes: int = 4, shape: tuple[int, ...] = (8, 8, 1), seed: int = 0) -> tuple:

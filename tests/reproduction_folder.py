@@ -11,7 +11,7 @@ from fedgen.config import RunConfig
 from fedgen.experiments.reproduce import Request
 from fedgen.experiments.results import FORMAT, Store, Table, assemble
 from fedgen.experiments.spec import experiment, identity
-from fedgen.simulate.scores import Record, result
+from fedgen.runs.scores import Record, result
 from fedgen.version import __version__
 
 DEVICE = {"platform": "gpu", "kind": "NVIDIA H200", "count": 1, "jax": "0.10.0"}

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedgen.config import RunConfig, resolve
-from fedgen.simulate.folder import RunFolder
-from fedgen.simulate.scores import Record, result, table
+from fedgen.runs.folder import RunFolder
+from fedgen.runs.scores import Record, result, table
 from fedgen.version import __version__
 
 DEVICE = {"platform": "cpu", "kind": "cpu", "count": 2, "jax": "0.10.0"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import fedgen
 from fedgen.config import resolve
-from fedgen.simulate.run import run
-from fedgen.simulate.setup import prepare
+from fedgen.simulator.run import run
+from fedgen.simulator.setup import prepare
 from helpers import SMALL, small_data
 
 ROOT = Path(__file__).parents[1]

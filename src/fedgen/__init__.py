@@ -5,7 +5,7 @@ from fedgen.core.contract import Algorithm, Batch, Clock, Federation, Model, Par
 from fedgen.data.dataset import Dataset, from_arrays
 from fedgen.errors import FedgenError
 from fedgen.library import simulate
-from fedgen.simulate.devices import use_machine_well
+from fedgen.simulator.devices import use_machine_well
 from fedgen.version import __version__
 
 __all__ = [

@@ -7,9 +7,9 @@ from typing import Any
 from fedgen.config import resolve
 from fedgen.core.contract import Model
 from fedgen.data.dataset import Dataset
-from fedgen.simulate.folder import RunFolder
-from fedgen.simulate.run import run
-from fedgen.simulate.setup import prepare
+from fedgen.runs.folder import RunFolder
+from fedgen.simulator.run import run
+from fedgen.simulator.setup import prepare
 
 
 def simulate(

@@ -17,9 +17,9 @@ from fedgen.core.contract import Round
 from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, nbytes, stack
 from fedgen.data.federated import Division
-from fedgen.simulate.checkpoint import load_tree, save_tree
-from fedgen.simulate.engine import draw_cohort
-from fedgen.simulate.setup import Setup
+from fedgen.runs.checkpoint import load_tree, save_tree
+from fedgen.runs.cohort import draw_cohort
+from fedgen.simulator.setup import Setup
 from helpers import SMALL, play, same_bits, small_setup
 
 EVERY = pytest.mark.parametrize("algorithm", ALGORITHMS)

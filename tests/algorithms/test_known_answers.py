@@ -9,7 +9,7 @@ from fedgen.algorithms import ALGORITHMS, build
 from fedgen.core.contract import Algorithm, Batch, Clock, Round
 from fedgen.core.losses import infer
 from fedgen.core.trees import stack
-from fedgen.simulate.setup import Setup
+from fedgen.simulator.setup import Setup
 from helpers import play, same_bits, small_setup
 
 KEY = jax.random.key(3)

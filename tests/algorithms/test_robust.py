@@ -10,7 +10,7 @@ from fedgen.algorithms import ALGORITHMS, build
 from fedgen.core.contract import Algorithm, Round, Tree
 from fedgen.core.losses import infer
 from fedgen.models.generator import draw_noise, generate
-from fedgen.simulate.setup import Setup
+from fedgen.simulator.setup import Setup
 from helpers import small_setup
 
 KEY = jax.random.key(5)

@@ -17,7 +17,7 @@ from fedgen.core.contract import Algorithm, Batch, Clock, Federation, Params, Ro
 from fedgen.core.streams import stream
 from fedgen.core.trees import stack
 from fedgen.models.generator import draw_noise, generate
-from fedgen.simulate.setup import Setup
+from fedgen.simulator.setup import Setup
 from helpers import same_bits, small_setup
 
 KEY = jax.random.key(5)

@@ -13,8 +13,8 @@ from fedgen.config import read_toml, resolve
 from fedgen.core.client import Shard, train_client
 from fedgen.core.streams import stream
 from fedgen.data.dataset import Dataset
-from fedgen.simulate.checkpoint import load_tree, save_tree
-from fedgen.task import federation_of, task_of
+from fedgen.runs.checkpoint import load_tree, save_tree
+from fedgen.runs.task import federation_of, task_of
 
 
 def train(folder: Path, user: int) -> None:

@@ -19,7 +19,7 @@ from fedgen.bench.peers.workload import write_workload
 from fedgen.bench.show import markdown, picture, tables
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, exponent, take_turns
-from fedgen.cli import app
+from fedgen.cli.main import app
 from fedgen.errors import FedgenError
 
 

@@ -22,9 +22,10 @@ from fedgen.core.privacy import privatise
 from fedgen.core.trees import all_finite
 from fedgen.core.wires import wires
 from fedgen.errors import FedgenError
-from fedgen.privacy import guarantee
-from fedgen.simulate.run import most_messages, run
-from fedgen.task import federation_of
+from fedgen.runs.privacy import guarantee
+from fedgen.runs.summary import most_messages
+from fedgen.runs.task import federation_of
+from fedgen.simulator.run import run
 from helpers import play, small_setup
 
 VALUES = np.random.default_rng(0).normal(size=(7, 3, 2)).astype(np.float32)

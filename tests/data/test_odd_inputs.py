@@ -17,7 +17,8 @@ from fedgen.data.npz import read_npz
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
-from fedgen.simulate.setup import divide_all, keep_partition, prepare
+from fedgen.runs.division import divide_all, keep_partition
+from fedgen.simulator.setup import prepare
 
 
 def _images(folder: Path, values: list[int], dtype: type = np.uint8) -> Path:

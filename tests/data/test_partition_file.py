@@ -7,7 +7,7 @@ import pytest
 from fedgen.config import resolve
 from fedgen.data.partition_file import read_partition
 from fedgen.errors import FedgenError
-from fedgen.simulate.setup import divide_all, keep_partition
+from fedgen.runs.division import divide_all, keep_partition
 from helpers import SMALL, small_data
 
 

@@ -9,8 +9,9 @@ from fedgen.config import read_toml, resolve, to_toml
 from fedgen.data.dataset import from_arrays
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
-from fedgen.simulate.run import run
-from fedgen.simulate.setup import load_dataset, prepare
+from fedgen.runs.division import load_dataset
+from fedgen.simulator.run import run
+from fedgen.simulator.setup import prepare
 from helpers import SMALL, blobs, play, same_bits
 
 QUICK = {key: value for key, value in SMALL.items() if not key.startswith("partition.")} | {"rounds": 1}

@@ -12,8 +12,8 @@ from fedgen.experiments import runner
 from fedgen.experiments.results import Store
 from fedgen.experiments.runner import GridWatch, compute
 from fedgen.experiments.spec import identity
-from fedgen.simulate import run as simulation
-from fedgen.simulate.run import Interrupted
+from fedgen.simulator import run as simulation
+from fedgen.simulator.run import Interrupted
 from helpers import SMALL, small_data
 
 

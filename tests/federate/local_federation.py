@@ -5,12 +5,12 @@ from typing import Any
 
 from local_grid import LocalGrid, Tamper
 
-from fedgen.federate.divide import deal_out, needs_proxy
-from fedgen.federate.folders import Place
+from fedgen.demo.divide import deal_out, needs_proxy
+from fedgen.federate.deploy.folders import Place
 from fedgen.federate.journal import Journal
-from fedgen.federate.server import Server
+from fedgen.federate.server.server import Server
 from fedgen.federate.settings import ServerSettings
-from fedgen.simulate.setup import Setup
+from fedgen.simulator.setup import Setup
 from helpers import small_data
 
 

@@ -12,7 +12,7 @@ from flwr.supercore.run import Run
 
 from fedgen.federate.apps import answer
 from fedgen.federate.journal import Journal
-from fedgen.federate.site import Site
+from fedgen.federate.site.site import Site
 
 Tamper = Callable[[int, Message, RecordDict], RecordDict | None]  # site, message, honest reply -> what is sent
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedgen.federate.demo import write_federation
-from fedgen.federate.folders import Place, new_folder
+from fedgen.demo.demo import write_federation
+from fedgen.federate.deploy.folders import Place, new_folder
+from fedgen.federate.deploy.processes import Processes, processes_of
 from fedgen.federate.journal import read_journal
-from fedgen.federate.processes import Processes, processes_of
 from fedgen.federate.settings import ServerSettings
 
 Event = dict[str, Any]

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from fedgen.federate.family import family, kill
+from fedgen.federate.deploy.family import family, kill
 
 # A process that starts one in a session of its own, which starts another; the first says their numbers.
 SCRIPT = """

@@ -21,14 +21,15 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from flwr.supercore.protobuf import translation
 from gate_traffic import Letter, confirm, objects, pulled
 
-from fedgen.federate import gate as gate_module
-from fedgen.federate import gate_connections, gate_line
-from fedgen.federate.folders import Place, write_keys
-from fedgen.federate.gate import Address, Gate
-from fedgen.federate.gate_rules import CONFIRM, HEARTBEAT, PULL_MESSAGE, PULL_OBJECT, PUSH_MESSAGE, PUSH_OBJECT, TARGETS
-from fedgen.federate.gate_supervisor import parse_address
+from fedgen.federate.deploy.folders import Place, write_keys
+from fedgen.federate.deploy.keys import public_keys
+from fedgen.federate.gate import connections as gate_connections
+from fedgen.federate.gate import gate as gate_module
+from fedgen.federate.gate import line as gate_line
+from fedgen.federate.gate.gate import Address, Gate
+from fedgen.federate.gate.rules import CONFIRM, HEARTBEAT, PULL_MESSAGE, PULL_OBJECT, PUSH_MESSAGE, PUSH_OBJECT, TARGETS
+from fedgen.federate.gate.supervisor import parse_address
 from fedgen.federate.journal import GATE_JOURNAL, Journal, read_journal
-from fedgen.federate.keys import public_keys
 
 MAX_MESSAGE = 10_000_000
 

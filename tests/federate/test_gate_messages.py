@@ -12,14 +12,14 @@ from flwr.supercore.inflatable.inflatable_object import get_object_id
 from gate_traffic import Letter, asked, objects, pulled
 
 from fedgen.core.trees import named
-from fedgen.federate import gate_messages
-from fedgen.federate.checks import besides_arrays
-from fedgen.federate.gate_connections import Connections, Guest, network_of
-from fedgen.federate.gate_messages import Desk
-from fedgen.federate.gate_objects import BadObjectError, examine_object, inflated_size
-from fedgen.federate.gate_rules import TurnedAwayError
+from fedgen.federate.gate import messages as gate_messages
+from fedgen.federate.gate.connections import Connections, Guest, network_of
+from fedgen.federate.gate.messages import Desk
+from fedgen.federate.gate.objects import BadObjectError, examine_object, inflated_size
+from fedgen.federate.gate.rules import TurnedAwayError
 from fedgen.federate.journal import Journal
-from fedgen.federate.replies import GateNews
+from fedgen.federate.server.checks import besides_arrays
+from fedgen.federate.server.replies import GateNews
 
 LIMIT = 100_000
 
@@ -311,7 +311,7 @@ def test_an_answer_on_its_way_is_not_replaced(desk: Desk) -> None:
 
 
 def test_strangers_never_crowd_out_who_comes_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedgen.federate import gate_connections
+    from fedgen.federate.gate import connections as gate_connections
 
     monkeypatch.setattr(gate_connections, "STRANGERS", 8)
     monkeypatch.setattr(gate_connections, "FROM_ONE_NETWORK", 4)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from fedgen.cli import main
+from fedgen.cli.main import main
 from fedgen.config import RunConfig, resolve
-from fedgen.federate.family import family, kill
-from fedgen.federate.folders import Place
-from fedgen.federate.scripts import Doors, write_scripts
+from fedgen.federate.deploy.family import family, kill
+from fedgen.federate.deploy.folders import Place
+from fedgen.federate.deploy.scripts import Doors, write_scripts
 from fedgen.federate.settings import Shared
 
 ARGUMENTS = [

@@ -13,9 +13,9 @@ from local_federation import local_federation
 
 from fedgen.core.trees import nbytes
 from fedgen.federate import wire
-from fedgen.federate.checks import _check_variances, checked_score, checked_update
-from fedgen.federate.forms import Plan
 from fedgen.federate.journal import read_journal
+from fedgen.federate.plan import Plan
+from fedgen.federate.server.checks import _check_variances, checked_score, checked_update
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import RefusedError
 from helpers import same_bits, small_setup
@@ -237,7 +237,7 @@ def test_a_site_that_sends_poison_changes_nothing_and_is_excluded(tmp_path: Path
 
 def test_a_message_that_nobody_foresaw_costs_its_sender_a_strike(tmp_path: Path, monkeypatch: Any) -> None:
     """Whatever a message makes of the checks, the run goes on with the others."""
-    from fedgen.federate import server as module
+    from fedgen.federate.server import server as module
 
     def surprised(reply: Message, *due: Any) -> Any:
         if reply.metadata.src_node_id == 1001:
@@ -289,7 +289,7 @@ def test_a_negative_variance_is_refused() -> None:
 
 
 def load(path: Path, plan: Plan) -> object:
-    from fedgen.simulate.checkpoint import load_tree
+    from fedgen.runs.checkpoint import load_tree
 
     return load_tree(path, plan.forms.server)
 

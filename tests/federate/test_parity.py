@@ -11,10 +11,10 @@ from local_federation import local_federation
 from fedgen.algorithms import ALGORITHMS
 from fedgen.core.trees import named
 from fedgen.federate.journal import read_journal
-from fedgen.federate.server import Server
-from fedgen.privacy import guarantee
-from fedgen.simulate.checkpoint import load_tree
-from fedgen.simulate.setup import Setup
+from fedgen.federate.server.server import Server
+from fedgen.runs.checkpoint import load_tree
+from fedgen.runs.privacy import guarantee
+from fedgen.simulator.setup import Setup
 from helpers import small_setup
 
 

@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from fedgen.errors import FedgenError
-from fedgen.federate import processes
-from fedgen.federate.processes import free_port
+from fedgen.federate.deploy import processes
+from fedgen.federate.deploy.processes import free_port
 
 
 def test_ports_are_drawn_at_random() -> None:

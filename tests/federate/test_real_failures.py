@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from real import running, server_events, site_events, training, until, write
 
-from fedgen.federate.folders import write_site
-from fedgen.federate.processes import Processes
+from fedgen.federate.deploy.folders import write_site
+from fedgen.federate.deploy.processes import Processes
 from fedgen.federate.settings import SiteSettings
 from helpers import small_data, small_setup
 

@@ -9,14 +9,15 @@ from real import Event, running, server_events, site_events, until, write
 from fedgen.algorithms import ALGORITHMS
 from fedgen.config import resolve
 from fedgen.core.trees import named, nbytes
-from fedgen.federate.folders import write_app, write_server
-from fedgen.federate.forms import Plan
+from fedgen.federate.deploy.folders import write_app, write_server
+from fedgen.federate.deploy.processes import Processes
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
-from fedgen.federate.processes import Processes
+from fedgen.federate.plan import Plan
 from fedgen.federate.settings import ServerSettings, TaskSettings, read_settings
-from fedgen.simulate.checkpoint import load_tree
-from fedgen.simulate.engine import draw_cohort
-from fedgen.simulate.setup import Setup, load_dataset, prepare
+from fedgen.runs.checkpoint import load_tree
+from fedgen.runs.cohort import draw_cohort
+from fedgen.runs.division import load_dataset
+from fedgen.simulator.setup import Setup, prepare
 from helpers import small_data, small_setup
 
 SITES, ACTIVE, ROUNDS = 3, 2, 3
@@ -156,6 +157,6 @@ def assert_on_the_wire(setups: dict[str, Setup], passed: list[Event]) -> None:
 
 
 def _simulated_scores(setup: Setup) -> dict:
-    from fedgen.simulate.run import run
+    from fedgen.simulator.run import run
 
     return run(setup)["results"][0]

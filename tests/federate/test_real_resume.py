@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest
 from real import running, server_events, training, until, write
 
-from fedgen.federate.compare import differences
-from fedgen.federate.folders import Place, new_folder, write_keys, write_server, write_site
+from fedgen.demo.compare import differences
+from fedgen.federate.deploy.folders import Place, new_folder, write_keys, write_server, write_site
+from fedgen.federate.deploy.keys import make_site_keys
+from fedgen.federate.deploy.processes import Processes
+from fedgen.federate.deploy.scripts import Doors, write_scripts
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
-from fedgen.federate.keys import make_site_keys
-from fedgen.federate.processes import Processes
-from fedgen.federate.scripts import Doors, write_scripts
 from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
 from helpers import small_data, small_setup
 

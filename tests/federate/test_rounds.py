@@ -17,17 +17,17 @@ from local_federation import local_federation
 from local_grid import LocalGrid, Tamper
 
 from fedgen.errors import FedgenError
-from fedgen.federate import replies
 from fedgen.federate.apps import what_the_server_hears
-from fedgen.federate.folders import Place, write_server
+from fedgen.federate.deploy.folders import Place, write_server
+from fedgen.federate.deploy.keys import make_site_keys
 from fedgen.federate.journal import GATE_JOURNAL, Journal, read_journal
-from fedgen.federate.keys import make_site_keys
-from fedgen.federate.roster import Roster
-from fedgen.federate.server import Server
+from fedgen.federate.server import replies
+from fedgen.federate.server.roster import Roster
+from fedgen.federate.server.server import Server
 from fedgen.federate.settings import ServerSettings, read_settings
 from fedgen.federate.wire import RefusedError
 from fedgen.files import write_whole
-from fedgen.simulate.checkpoint import load_tree
+from fedgen.runs.checkpoint import load_tree
 from helpers import same_bits, small_setup
 
 SERVER_ERROR = httpx.HTTPStatusError("500", request=httpx.Request("POST", "http://a"), response=httpx.Response(500))
@@ -230,7 +230,7 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason:
 
 
 def test_a_model_of_more_arrays_than_the_gate_takes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedgen.federate.server.RECORDS", 2500)
+    monkeypatch.setattr("fedgen.federate.server.server.RECORDS", 2500)
     setup = small_setup("fedavg", users=2, active=2)
     local_federation(tmp_path / "open", setup, authenticated=False)  # there is no gate
     with pytest.raises(FedgenError, match=r"messages of \d+ arrays, .* and the gate takes 2,500: use a model of fewer"):

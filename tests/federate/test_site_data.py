@@ -10,7 +10,7 @@ import pytest
 
 from fedgen.errors import FedgenError
 from fedgen.federate.settings import SiteSettings, TaskSettings, read_settings
-from fedgen.federate.site_data import load_site_data
+from fedgen.federate.site.data import load_site_data
 
 TASK = TaskSettings(classes=10, sample=(8, 8, 1))
 X, Y = np.arange(5 * 64, dtype=np.uint8).reshape(5, 8, 8, 1), np.array([3, 3, 7, 3, 7])

@@ -13,15 +13,15 @@ from flwr.proto.fleet_pb2 import ActivateNodeResponse, RegisterNodeFleetResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
-from fedgen.federate.folders import Place
-from fedgen.federate.gate_rules import HEARTBEAT, PULL_MESSAGE
-from fedgen.federate.processes import free_port
-from fedgen.federate.scripts import PORT_VARIABLE, Doors, write_scripts
+from fedgen.federate.deploy.folders import Place
+from fedgen.federate.deploy.processes import free_port
+from fedgen.federate.deploy.scripts import PORT_VARIABLE, Doors, write_scripts
+from fedgen.federate.gate.rules import HEARTBEAT, PULL_MESSAGE
 
 # What Flower does: its main thread ends, one way or another, while another thread goes on.
 _CALL = """
 import sys, threading
-from fedgen.federate.supernode import run_to_the_end
+from fedgen.federate.site.supernode import run_to_the_end
 
 def command():
     threading.Thread(target=threading.Event().wait).start()

@@ -13,8 +13,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedgen.models.layers import kernels_run_here
-from fedgen.simulate.devices import available_cores
-from fedgen.simulate.run import device
+from fedgen.runs.summary import device
+from fedgen.simulator.devices import available_cores
 
 COMPARED = ("torch", "flwr", "ray", "pfl")  # what peers are made of
 

@@ -11,8 +11,8 @@ from fedgen.bench.peers.workload import Workload
 from fedgen.config import resolve
 from fedgen.core.client import Shard, draw_rows
 from fedgen.data.dataset import Dataset
-from fedgen.simulate.engine import draw_cohort
-from fedgen.simulate.setup import Setup, prepare
+from fedgen.runs.cohort import draw_cohort
+from fedgen.simulator.setup import Setup, prepare
 
 
 class Ours:

@@ -18,8 +18,8 @@ from fedgen.bench.scaling import CURVES, curve, noise
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, take_turns
 from fedgen.core.trees import count
-from fedgen.simulate.devices import available_cores
-from fedgen.simulate.run import run as simulate
+from fedgen.simulator.devices import available_cores
+from fedgen.simulator.run import run as simulate
 from fedgen.version import __version__
 
 SAME_LOSS = 1e-3  # relative: the same arithmetic in another order of sums

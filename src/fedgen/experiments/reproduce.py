@@ -12,7 +12,7 @@ from fedgen.experiments.prototype import prototype
 from fedgen.experiments.results import FORMAT, Store, Table, assemble
 from fedgen.experiments.spec import Experiment, chosen_rows, identity
 from fedgen.experiments.timing import local_training_times
-from fedgen.simulate.setup import divide_all, load_dataset
+from fedgen.runs.division import divide_all, load_dataset
 from fedgen.version import __version__
 
 QUICK = {"rounds": 10, "seeds": 1}

@@ -17,7 +17,7 @@ from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.experiments.spec import NOT_IN_IDENTITY, Column, Experiment, Figure, Row, identity
 from fedgen.files import write_whole
-from fedgen.simulate.scores import mean_interval, score_of
+from fedgen.runs.scores import mean_interval, score_of
 from fedgen.version import __version__
 
 FORMAT = 1

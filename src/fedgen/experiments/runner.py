@@ -14,11 +14,12 @@ from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.experiments.results import Store
 from fedgen.experiments.spec import identity
-from fedgen.simulate.engine import Program
-from fedgen.simulate.folder import RunFolder
-from fedgen.simulate.run import Interrupted, program_of, run, run_together
-from fedgen.simulate.setup import Setup, load_dataset, prepare_together, same_program
-from fedgen.simulate.watch import Watch
+from fedgen.runs.division import load_dataset
+from fedgen.runs.folder import RunFolder
+from fedgen.runs.watch import Watch
+from fedgen.simulator.engine import Program
+from fedgen.simulator.run import Interrupted, program_of, run, run_together
+from fedgen.simulator.setup import Setup, prepare_together, same_program
 
 MOST_RUNS = 48  # at once; beyond it a GPU gains nothing more
 

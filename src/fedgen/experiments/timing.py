@@ -11,8 +11,8 @@ from fedgen.config import RunConfig
 from fedgen.core.client import Shard, train_client
 from fedgen.core.contract import Array, Tree
 from fedgen.data.dataset import Dataset
-from fedgen.simulate.engine import Inputs
-from fedgen.simulate.setup import prepare
+from fedgen.simulator.engine import Inputs
+from fedgen.simulator.setup import prepare
 
 REPEATS = 30
 CALLS = 10  # in a row, so that a repeat takes a tenth of a second and not a hundredth

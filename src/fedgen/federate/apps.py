@@ -13,9 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
 from fedgen.federate.journal import Journal
-from fedgen.federate.server import Server
+from fedgen.federate.server.server import Server
 from fedgen.federate.settings import SiteSettings, read_settings
-from fedgen.federate.site import Site
+from fedgen.federate.site.site import Site
 from fedgen.federate.wire import RefusedError
 from fedgen.files import cache_folder
 

@@ -18,7 +18,7 @@ from fedgen.core.contract import Model, Task
 from fedgen.data.dataset import Dataset, Scale
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
-from fedgen.task import task_of
+from fedgen.runs.task import task_of
 
 Schema = TypeVar("Schema", bound=BaseModel)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]

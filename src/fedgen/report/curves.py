@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from fedgen.simulate.scores import Record, headline
+from fedgen.runs.scores import Record, headline
 
 Point = tuple[float, float, float, float]  # x, mean, lowest, highest
 

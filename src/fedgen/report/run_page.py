@@ -16,7 +16,7 @@ from fedgen.report.published import PUBLISHED, published_for
 from fedgen.report.runs import Group, Row, Run, differing
 from fedgen.report.styles import style_of
 from fedgen.report.tables import SCORES
-from fedgen.simulate.scores import Record, table
+from fedgen.runs.scores import Record, table
 from fedgen.version import __version__
 
 _IN_HEADING = {"dataset", "partition", "alpha", "preset"}

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.errors import FedgenError
-from fedgen.simulate.folder import RunFolder
-from fedgen.simulate.scores import Record, result
+from fedgen.runs.folder import RunFolder
+from fedgen.runs.scores import Record, result
 from fedgen.version import __version__
 
 # What two runs of one table may have differently. Their algorithms' options are compared row by row.

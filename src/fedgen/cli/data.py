@@ -1,0 +1,106 @@
+"""The command line for data: `fedgen data show` and `fedgen data download`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from fedgen.algorithms import options_of
+from fedgen.config import parse_setting, resolve
+from fedgen.data.describe import describe
+from fedgen.data.download import download as fetch
+from fedgen.data.locate import download_folder
+from fedgen.data.partition import PARTITIONERS
+from fedgen.data.sources import DATASETS, OFFERS
+from fedgen.errors import FedgenError, unknown
+from fedgen.report.partitions import bubbles
+from fedgen.runs.division import divide_all, keep_partition, load_dataset
+
+app = typer.Typer(help="Look at how data is divided, and fetch datasets.", no_args_is_help=True)
+console = Console(highlight=False, markup=False)
+MOST_ROWS = 30  # users listed one by one
+
+
+@app.command()
+def show(
+    dataset: Annotated[str, typer.Option(help="A dataset's name, or the path of your own.")] = "mnist",
+    data_dir: Annotated[str | None, typer.Option(help="Where the dataset's files are.")] = None,
+    partition: Annotated[str | None, typer.Option(help="How the data is divided (see `fedgen list`). Default: dirichlet; celeba: natural.")] = None,
+    alpha: Annotated[list[float] | None, typer.Option(help="Dirichlet parameter; give it several times to compare. Default: 0.1.")] = None,
+    users: Annotated[int | None, typer.Option(help="How many users there are. Default: 20.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of the partition. Default: 0.")] = None,
+    partition_file: Annotated[str | None, typer.Option(help="A partition file to show, or to write.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting of a run, as key=value: partition.min_samples=2.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for the figure.")] = Path(),
+) -> None:  # fmt: skip
+    """Show how a partition divides the data: a table of the users, and the paper's bubble figure as PNG and SVG."""
+    given: dict[str, Any] = {
+        "dataset": dataset, "data_dir": data_dir, "partition": partition, "users": users, "seed": seed,
+        "partition_file": partition_file, "seeds": 1, "active": 1,
+    }  # fmt: skip
+    settings = {key: value for key, value in given.items() if value is not None}
+    settings |= dict(parse_setting(text) for text in set_ or ())
+    alphas: list[float | None] = [*alpha] if alpha else [None]
+    if partition_file is not None and len(alphas) > 1:
+        raise FedgenError("a partition file holds one partition; give one --alpha with it")
+    if len(alphas) > 1 and "alpha" not in options_of(PARTITIONERS[resolve(settings).partition]):
+        raise FedgenError("this partition has no alpha, so several of them would all look the same")
+    data = None
+    panels = {}
+    for value in alphas:
+        config = resolve({**settings, **({} if value is None else {"alpha": value})})
+        data = data or load_dataset(config)
+        divisions = divide_all(config, data)
+        keep_partition(config, data, divisions)
+        counts = divisions[config.seed].labels
+        by_alpha = "alpha" in options_of(PARTITIONERS[config.partition])
+        title = f"{config.partition}, α = {config.alpha:g}" if by_alpha else config.partition
+        panels[title] = counts
+        console.print(_table(f"{config.dataset}, {title}, seed {config.seed}", counts))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        paths = bubbles(panels, out, f"partition-{Path(dataset).stem}")
+    except OSError as error:
+        raise FedgenError(f"the figure cannot be written into {out}: {error.strerror}") from error
+    console.print(f"Figure: {paths[0]} and {paths[1].name}")
+
+
+@app.command()
+def download(
+    name: Annotated[str, typer.Argument(help="emnist, celeba, fashion-mnist or cifar10.")],
+    data_dir: Annotated[Path | None, typer.Option(help="Where to put the files. Default: $FEDGEN_DATA, or the user's cache.")] = None,
+) -> None:  # fmt: skip
+    """Fetch a dataset from its official place, with checksums."""
+    if name not in DATASETS:
+        raise unknown("dataset", name, OFFERS)
+    if name not in OFFERS:
+        console.print(f"{name} comes with the package; there is nothing to download.")
+        return
+    folder = download_folder(name, str(data_dir or ""))
+    paths = fetch(OFFERS[name], folder)
+    console.print(f"{name}: {len(paths)} files in {folder}; use it with --dataset {name}")
+
+
+def _table(title: str, counts: NDArray[np.int64]) -> Table:
+    users = describe(counts)
+    table = Table(title=title, title_justify="left", show_footer=True)
+    table.add_column("user", "mean", justify="right")
+    for name, values, form in (
+        ("samples", users.samples, ",.0f"),
+        ("labels", users.labels, ".0f"),
+        ("effective classes", users.effective, ".2f"),
+        ("distance to all", users.distance, ".3f"),
+    ):
+        mean = format(float(values.mean()), ".1f" if form == ".0f" else form)
+        table.add_column(name, mean, justify="right")
+    rows = zip(users.samples, users.labels, users.effective, users.distance, strict=True)
+    for user, (samples, labels, effective, distance) in enumerate(rows):
+        if user == MOST_ROWS:
+            table.add_row("…", f"({len(counts) - MOST_ROWS:,} more users)")
+            break
+        table.add_row(str(user), f"{samples:,}", str(labels), f"{effective:.2f}", f"{distance:.3f}")
+    return table

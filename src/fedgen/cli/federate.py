@@ -1,0 +1,262 @@
+"""The command line for federations: `fedgen federate demo`, `init` and `gate`."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedgen.config import checked, parse_setting, resolve
+from fedgen.errors import FedgenError
+from fedgen.report.figures import learning_curves
+from fedgen.report.page import write_report
+from fedgen.runs.division import load_dataset
+from fedgen.simulator.devices import use_machine_well
+from fedgen.simulator.setup import prepare
+
+app = typer.Typer(
+    help="A real federation on Flower: the same algorithms across processes and machines.", no_args_is_help=True
+)
+console = Console(highlight=False, markup=False)
+if not console.is_terminal:
+    console.width = 120
+AGREEMENT = 1e-5  # relative, over the first rounds; later ones drift as rounding differs
+
+
+@app.command()
+def demo(
+    algorithm: Annotated[str, typer.Option(help="An algorithm (see `fedgen list`).")] = "fedgen",
+    sites: Annotated[int, typer.Option(min=2, help="How many sites there are.")] = 4,
+    active: Annotated[int | None, typer.Option(help="How many of them train in a round. Default: all.")] = None,
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 5,
+    share: Annotated[str, typer.Option(help="all, or predictor: then feature extractors stay with the sites.")] = "all",
+    dataset: Annotated[str, typer.Option(help="A dataset's name, or the path of your own.")] = "mnist",
+    alpha: Annotated[float, typer.Option(help="Dirichlet parameter: the smaller, the more different the sites.")] = 0.5,
+    seed: Annotated[int, typer.Option(help="The seed.")] = 0,
+    tls: Annotated[bool, typer.Option(help="Encrypt, and let in only sites whose key is registered.")] = True,
+    min_sites: Annotated[int, typer.Option(min=1, help="A round with fewer good updates does not count.")] = 2,
+    round_timeout: Annotated[float, typer.Option(help="Seconds that sites have for a round.")] = 300.0,
+    strikes: Annotated[int, typer.Option(min=1, help="Refused messages after which a site is excluded.")] = 3,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting of a run, as key=value.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder. Default: runs/federation-DATE-TIME.")] = None,
+) -> None:  # fmt: skip
+    """Run a federation of separate processes on this machine and compare it with the simulator.
+
+    Everything is started on the loopback interface: SuperLink, a SuperNode for each site with its own data
+    folder, a certificate authority and keys. All of it is stopped at the end, also after Ctrl-C.
+    """
+    flower_is_installed()
+    from fedgen.demo.demo import RUN, demonstrate
+    from fedgen.federate.deploy.folders import new_folder
+    from fedgen.federate.settings import ServerSettings
+
+    settings: dict[str, Any] = {
+        "algorithms": [algorithm], "users": sites, "active": sites if active is None else active, "rounds": rounds,
+        "share": share, "dataset": dataset, "alpha": alpha, "seed": seed, "eval_every": 1,
+    }  # fmt: skip
+    config = resolve(settings, dict(parse_setting(text) for text in set_ or ()))
+    use_machine_well()
+    data = load_dataset(config)
+    setup = prepare(config, data)
+    place = new_folder(out or Path("runs") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")
+    names = tuple(f"site-{number}" for number in range(sites))
+    server = ServerSettings(
+        sites=names, min_sites=min(min_sites, config.active), round_timeout=round_timeout, strikes=strikes
+    )
+    display = _Display(names, config.rounds)
+    if config.dp_noise:
+        console.print("With differential privacy the sites' noise is their secret: the simulator draws other noise.")
+    try:
+        with display:
+            found = demonstrate(place, setup, data, server, tls=tls, say=display.hear)
+    except KeyboardInterrupt:
+        console.print("interrupted; every process that was started has been stopped")
+        raise typer.Exit(130) from None
+    table = Table(title="Federation and simulator", title_justify="left")
+    table.add_column("round", justify="right")
+    table.add_column("largest relative difference", justify="right")
+    for row in found:
+        table.add_row(str(row.round), f"{row.difference:.1e}")
+    console.print(table)
+    early = max((row.difference for row in found[:3]), default=0.0)
+    verdict = "agree" if early <= AGREEMENT else "DIFFER"
+    rounds_said = f"first {len(found[:3])} rounds" if len(found) > 1 else "first round"
+    console.print(f"The server states of the {rounds_said} {verdict} (to {AGREEMENT:g} relative).")
+    run = place.server / "runs" / RUN
+    write_report([run], run / "report.html")
+    learning_curves(json.loads((run / "summary.json").read_text(encoding="utf-8")), run)
+    console.print(f"Run folder: {run} (report.html, summary.json, metrics.jsonl, curves.png)")
+    if early > AGREEMENT and not display.trouble and not config.dp_noise:
+        raise typer.Exit(1)
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="The new folder.")],
+    site: Annotated[list[str] | None, typer.Option(help="A site's name; give it once for each site. Needed.")] = None,
+    host: Annotated[str | None, typer.Option(help="The name or address under which the sites reach the server. Needed.")] = None,
+    classes: Annotated[int | None, typer.Option(min=2, help="How many labels there are. Needed.")] = None,
+    sample: Annotated[str | None, typer.Option(help="The shape of one sample, as 28,28,1. Needed.")] = None,
+    dtype: Annotated[str, typer.Option(help="uint8 or float32: how samples are stored.")] = "uint8",
+    scale: Annotated[str, typer.Option(help="signed: bytes become -1 to 1; unit: 0 to 1.")] = "signed",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port that sites connect to.")] = 8000,
+    bind: Annotated[str, typer.Option(help="The address on which the server's gate listens for sites.")] = "0.0.0.0",
+    superlink_port: Annotated[int, typer.Option(min=1, max=65535, help="SuperLink's port on the server's loopback interface.")] = 8001,
+    algorithm: Annotated[str, typer.Option(help="An algorithm (see `fedgen list`).")] = "fedgen",
+    preset: Annotated[str, typer.Option(help="paper, reference or tuned.")] = "tuned",
+    active: Annotated[int | None, typer.Option(help="How many sites train in a round. Default: all.")] = None,
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 100,
+    share: Annotated[str, typer.Option(help="all, or predictor: then feature extractors stay with the sites.")] = "all",
+    min_sites: Annotated[int, typer.Option(min=1, help="A round with fewer good updates does not count.")] = 2,
+    round_timeout: Annotated[float, typer.Option(help="Seconds that sites have for a round.")] = 600.0,
+    strikes: Annotated[int, typer.Option(min=1, help="Refused messages after which a site is excluded.")] = 3,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting of a run, as key=value.")] = None,
+) -> None:  # fmt: skip
+    """Write what a real federation needs: an app for Flower, a server's folder, and a folder with keys for each site."""
+    flower_is_installed()
+    from fedgen.federate.deploy.init import begin
+    from fedgen.federate.plan import Plan
+    from fedgen.federate.settings import ServerSettings, TaskSettings, check_config, task_of_settings
+
+    needed = {"--site": site, "--host": host, "--classes": classes, "--sample": sample}
+    if site is None or host is None or classes is None or sample is None:
+        missing = [option for option, value in needed.items() if value is None]
+        raise FedgenError(f"{', '.join(missing)} must be given, too; see `fedgen federate init --help`")
+    settings: dict[str, Any] = {
+        "algorithms": [algorithm], "preset": preset, "users": len(site), "rounds": rounds, "share": share,
+        "active": len(site) if active is None else active, "dataset": "of-the-sites",
+    }  # fmt: skip
+    config = resolve(settings, dict(parse_setting(text) for text in set_ or ()), own={"dataset"})
+    try:
+        shape = tuple(int(size) for size in sample.split(","))
+    except ValueError:
+        raise FedgenError(f"--sample is a shape such as 28,28,1, not '{sample}'") from None
+    task = checked(TaskSettings, {"classes": classes, "sample": shape, "dtype": dtype, "scale": scale}, "")
+    server = checked(
+        ServerSettings,
+        {"sites": site, "min_sites": min(min_sites, config.active), "round_timeout": round_timeout, "strikes": strikes},
+        "",
+    )
+    if len(set(site)) < len(site):
+        raise FedgenError("a site is named twice; names must differ")
+    if port == superlink_port:
+        raise FedgenError(f"--port and --superlink-port are both {port}; SuperLink stands behind the gate, elsewhere")
+    check_config(config)
+    Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
+    place = begin(folder, config, task, server, host=host, port=port, bind=bind, superlink_port=superlink_port)
+    console.print(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.")
+
+
+@app.command()
+def gate(
+    command: Annotated[list[str], typer.Argument(help="The command that starts SuperLink, after --.")],
+    listen: Annotated[str, typer.Option(help="Where sites connect, as 0.0.0.0:8000.")],
+    superlink: Annotated[str, typer.Option(help="Where SuperLink listens, as 127.0.0.1:8001.")],
+    folder: Annotated[Path, typer.Option(help="The server's folder.")] = Path(),
+) -> None:
+    """Start SuperLink and let sites reach it, and nobody else (server/superlink.sh calls this).
+
+    What sites need passes; everything else is refused, written to gate.jsonl, and never reaches SuperLink.
+    """
+    flower_is_installed()
+    from fedgen.federate.gate.supervisor import open_gate, parse_address
+
+    raise typer.Exit(open_gate(folder, parse_address(listen), parse_address(superlink), command))
+
+
+def flower_is_installed() -> None:
+    """Say how to install Flower where it is not."""
+    try:
+        import fedgen.federate.wire  # noqa: F401 (only whether it can be imported)
+    except ModuleNotFoundError as error:
+        raise FedgenError(
+            f"a federation needs Flower ({error.name} is not installed): pip install '.[flower]' in FedGen's folder"
+        ) from None
+
+
+class _Display:
+    """Live progress: the round, and what each site does."""
+
+    def __init__(self, sites: tuple[str, ...], rounds: int) -> None:
+        self._rounds, self._round = rounds, 0
+        self._note = ""
+        self._sites = dict.fromkeys(sites, ("", ""))
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self.trouble = False  # a site failed or was refused, so that the simulator had other cohorts
+
+    def __enter__(self) -> "_Display":
+        if console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if console.is_terminal:
+            self._live.stop()
+
+    def hear(self, event: dict[str, Any]) -> None:
+        """Take up an event of the server (at "") or of a site."""
+        kind, at = event["event"], event.get("at", "")
+        if at:
+            self._site_event(kind, at, event)
+        elif kind == "starting":
+            self._note = f"starting {event['what']}"
+        elif kind == "joined":
+            self._sites[event["site"]] = ("connected", "")
+        elif kind == "round":
+            self._note = f"round {event['round'] + 1}: waiting for {len(event['cohort'])} sites"
+        elif kind == "score":
+            value = event["accuracy"] if event.get("accuracy") is not None else event.get("accuracy_users")
+            self._say(f"round {event['round']}: accuracy {value:.2f} %" if value is not None else "diverged")
+        elif kind == "done":
+            self._round = event["round"] + 1
+            loss = "" if event["loss"] is None else f", training loss {event['loss']:.3f}"
+            self._say(f"round {self._round}: {len(event['sites'])} sites{loss}, {event['seconds']:.1f} s")
+        elif kind in ("failed", "refused", "excluded", "stranger"):
+            self.trouble = True
+            who = event.get("site") or f"node {event['node']}"
+            if who in self._sites:
+                self._sites[who] = (kind, event["reason"])
+            self._say(f"{who} {kind}: {event['reason']}")
+        elif kind == "left":
+            self._sites[event["site"]] = ("left", "")
+        elif kind == "waiting":
+            self._note = (
+                f"round {event['round'] + 1}: {event['present']} of the {event['needed']} sites needed are there"
+            )
+        elif kind == "retry":
+            self._note = (
+                f"round {event['round'] + 1} again: {event['good']} good updates of the {event['needed']} needed"
+            )
+        elif kind == "comparing":
+            self._note = "running the simulator"
+        if console.is_terminal:
+            self._live.update(self._picture())
+
+    def _site_event(self, kind: str, at: str, event: dict[str, Any]) -> None:
+        if kind == "train":
+            self._sites[at] = ("training", f"round {event['round'] + 1}, received {event['received']:,} bytes")
+        elif kind == "evaluate":
+            self._sites[at] = ("testing", f"after round {event['round']}, received {event['received']:,} bytes")
+        elif kind == "evaluated":
+            self._sites[at] = ("tested", f"after round {event['round']}")
+        elif kind == "trained":
+            self._sites[at] = ("trained", f"round {event['round'] + 1}, sent {event['sent']:,} bytes")
+        elif kind == "failed":
+            self._sites[at] = ("failed", event["reason"])
+
+    def _say(self, line: str) -> None:
+        (self._live.console if console.is_terminal else console).print(line)
+
+    def _picture(self) -> Group:
+        table = Table(box=None, show_header=False, padding=(0, 2))
+        for name, (state, note) in self._sites.items():
+            table.add_row(name, state, note)
+        bar = Table.grid()  # a bar alone would not end its line
+        bar.add_row(ProgressBar(total=self._rounds, completed=self._round, width=40))
+        return Group(Text(f"{self._round}/{self._rounds} rounds  {self._note}"), bar, table)

@@ -1,0 +1,147 @@
+"""The command `fedgen reproduce`: the paper's tables and figures, ours beside the published."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table as Grid
+
+from fedgen.cli.display import Display
+from fedgen.config import RunConfig
+from fedgen.errors import FedgenError, unknown
+from fedgen.experiments.reproduce import Request, finish
+from fedgen.experiments.results import Store
+from fedgen.experiments.runner import GridWatch, compute
+from fedgen.experiments.spec import experiment, experiments, identity
+from fedgen.report.reproduction import draw, terminal_tables, write_page
+from fedgen.simulator.devices import use_machine_well
+from fedgen.simulator.run import Interrupted
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def reproduce(
+    names: Annotated[list[str], typer.Argument(help="Experiments, or: all, list (what there is), page (a Markdown page of what --out holds).")],
+    preset: Annotated[str, typer.Option(help="paper, reference or tuned; an experiment's own columns may say more.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="A small version for a first look: few rows and columns, 10 rounds, one seed, marked as such everywhere.")] = False,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row (repeat for several).")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions instead of the experiment's own.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds instead of the experiment's own.")] = None,
+    data_dir: Annotated[str, typer.Option(help="The folder with EMNIST's and CelebA's files, each in a folder of its name.")] = "",
+    jobs: Annotated[int, typer.Option(min=0, help="Programs compiled at a time. Default: 1 on a CPU, half the cores with a GPU.")] = 0,
+    part: Annotated[str, typer.Option(help="K/N: only the K-th of N shares of the cells, so that several processes or machines can fill one --out; then run it without to make the tables.")] = "1/1",
+    compute_missing: Annotated[bool, typer.Option("--compute/--no-compute", help="Compute what --out lacks, or only make the tables of what is there.")] = True,
+    out: Annotated[Path, typer.Option(help="The folder of the results; what is finished there is not computed again.")] = Path("runs/reproduction"),
+    page: Annotated[Path | None, typer.Option(help="Also write the Markdown page of all that --out holds.")] = None,
+) -> None:  # fmt: skip
+    """Reproduce a table or figure of the paper, with our numbers beside the published ones.
+
+    NAMES are experiments (`fedgen reproduce list` shows them), or one of: all; list; page, a Markdown page of what
+    --out holds. Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
+    """
+    if names == ["list"]:
+        _list()
+        return
+    store = Store(out)
+    if names == ["page"]:
+        write_page(store, page or Path("results.md"))
+        console.print(f"written: {escape(str(page or 'results.md'))}")
+        return
+    for word in ("all", "list", "page"):
+        if word in names and len(names) > 1:
+            raise FedgenError(f"'{word}' stands alone: fedgen reproduce {word}")
+    chosen = list(experiments().values()) if names == ["all"] else [experiment(name) for name in dict.fromkeys(names)]
+    overrides = {key: value for key, value in (("seeds", seeds), ("rounds", rounds)) if value is not None}
+    requests = [
+        Request.of(one, preset=preset, quick=quick, rows=tuple(row or ()), overrides=overrides, data_dir=data_dir)
+        for one in chosen
+        if names != ["all"] or not preset or preset in one.presets
+    ]
+    if not requests:
+        raise unknown("preset", preset, {known for one in chosen for known in one.presets})
+    use_machine_well()
+    if quick:
+        errors.print("[yellow]quick:[/yellow] few rows and columns, 10 rounds, one seed: a look, not a result")
+    share = _share(part)
+    configs = {identity(config): config for request in requests for config in request.configs().values()}
+    missing = [config for config in configs.values() if store.cell(config) is None]
+    failures: dict[str, str] = {}
+    if missing and compute_missing:
+        with _Display(len(configs), len(configs) - len(missing)) as display:
+            try:
+                failures = compute(configs.values(), store, jobs=jobs or _jobs(), part=share, watch=display)
+            except Interrupted:
+                display.stop()
+                errors.print("interrupted; what is finished is kept: the same command goes on from there")
+                raise typer.Exit(130) from None
+    for request in requests if share[1] == 1 else ():
+        table = finish(request, store, failures)
+        draw(table, out)
+        for shown in terminal_tables(table, console.width):
+            console.print(shown)
+        console.print()
+    for reason in dict.fromkeys(failures.values()):
+        count = sum(value == reason for value in failures.values())
+        errors.print(f"[red]{count} cell{'s' if count > 1 else ''} failed[/red]: {escape(reason)}")
+    if page is not None:
+        write_page(store, page)
+    console.print(f"Results: {escape(str(out))}  (a page of them: fedgen report {escape(str(out))})")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _share(part: str) -> tuple[int, int]:
+    number, _, parts = part.partition("/")
+    if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
+        raise FedgenError(f"--part is K/N with K from 1 to N, for example 2/4, not '{part}'")
+    return int(number), int(parts)
+
+
+def _jobs() -> int:
+    return 1 if jax.default_backend() == "cpu" else max((os.cpu_count() or 2) // 2, 1)
+
+
+def _list() -> None:
+    grid = Grid(title="Experiments", title_justify="left", title_style="bold", box=None, padding=(0, 2))
+    for title in ("name", "cells", "presets", "what"):
+        grid.add_column(title, justify="right" if title == "cells" else "left")
+    for one in experiments().values():
+        grid.add_row(one.name, str(len(one.rows) * len(one.columns) or "–"), ", ".join(one.presets), one.title)
+    console.print(grid)
+    console.print("\nRun one: fedgen reproduce overview --quick    All, in full: fedgen reproduce all --data-dir DIR")
+
+
+class _Display(Display, GridWatch):
+    """The progress over cells, and the ear for Ctrl-C."""
+
+    def __init__(self, cells: int, done: int) -> None:
+        progress = Progress(
+            TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
+        )  # fmt: skip
+        super().__init__(progress)
+        self._bar = self._progress.add_task("cells", total=cells, completed=done, note="preparing")
+        self._finished = float(done)
+
+    def working_on(self, unit: Sequence[RunConfig]) -> None:
+        first = unit[0]
+        also = f" and {len(unit) - 1} more" if len(unit) > 1 else ""
+        self._progress.update(self._bar, note=f"{first.dataset} {first.algorithms[0]}{also}")
+
+    def advanced(self, unit: Sequence[RunConfig], share: float) -> None:
+        self._progress.update(self._bar, completed=self._finished + share * len(unit))
+
+    def finished(self, config: RunConfig) -> None:
+        self._finished += 1
+        self._progress.update(self._bar, completed=self._finished)
+
+    def failed(self, config: RunConfig, reason: str) -> None:
+        self._finished += 1
+        self._progress.update(self._bar, completed=self._finished)

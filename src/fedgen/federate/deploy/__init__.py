@@ -1,0 +1,1 @@
+"""Setting a federation up: folders, keys, certificates, scripts and processes."""

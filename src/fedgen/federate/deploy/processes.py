@@ -1,0 +1,151 @@
+"""Flower's processes on this machine: started by the federation's own scripts, and stopped by their ids."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedgen.errors import FedgenError
+from fedgen.federate.deploy.family import family, kill
+from fedgen.federate.deploy.folders import Place
+from fedgen.federate.deploy.scripts import PORT_VARIABLE
+
+_PORTS = range(15_000, 30_000)
+_GRACE = 10.0  # seconds that a process has to end by itself
+_START = 60.0  # seconds that SuperLink has to answer
+_COMMAND = 120.0  # seconds that a `flwr` command has
+
+
+class Processes:
+    """The processes of one federation, each with a session of its own: a Ctrl-C meant for us does not reach them."""
+
+    def __init__(self, place: Place, port: int) -> None:
+        self.place, self.port = place, port
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        if shutil.which("flower-superlink", path=_path()) is None:
+            raise FedgenError("Flower is not installed: pip install '.[flower]' in FedGen's folder")
+
+    def start_superlink(self) -> None:
+        """Start SuperLink and wait until it answers."""
+        self.start("superlink", self.place.server / "superlink.sh")
+        deadline = time.monotonic() + _START
+        while not _answers(self.port):
+            if self.running["superlink"].poll() is not None or time.monotonic() > deadline:
+                raise FedgenError(f"SuperLink did not start; see {self.log('superlink')}")
+            time.sleep(0.1)
+
+    def start_site(self, name: str) -> None:
+        """Start a site's SuperNode in the site's folder."""
+        self.start(name, self.place.site(name) / "start.sh")
+
+    def register(self) -> None:
+        """Tell SuperLink the sites' public keys, each under its site's name."""
+        self._finish(self.place.server / "register.sh")
+
+    def submit(self, run: str) -> None:
+        """Start the app, as the run of this name; where its folder has a checkpoint, the run goes on there."""
+        self._finish(self.place.server / "run.sh", run)
+
+    def start(self, name: str, script: Path) -> None:
+        """Start a script that does not end by itself; what it says goes to a file of its own."""
+        with self.log(name).open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                ["/bin/sh", script], env=_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def log(self, name: str) -> Path:
+        """The file with what a process says."""
+        return self.place.root / "logs" / f"{name}.log"
+
+    def kill(self, name: str) -> None:
+        """End a process and all it started at once, as a power failure would."""
+        process = self.running.pop(name)
+        kill(family([process.pid]))
+        process.wait()
+
+    def stop(self) -> None:
+        """End all processes, the sites first: politely, then by force."""
+        order = sorted(self.running, key=lambda name: name == "superlink")
+        everything = family(process.pid for process in self.running.values())
+        for name in order:
+            self.running[name].send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE
+        for name in order:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.running[name].wait(max(deadline - time.monotonic(), 0.1))
+        kill([*everything, *family(process.pid for process in self.running.values())])
+        for name in order:
+            self.running.pop(name).wait()
+
+    def _finish(self, script: Path, *arguments: str) -> None:
+        command = ["/bin/sh", str(script), *arguments]
+        try:
+            done = subprocess.run(
+                command, env=_environment(), capture_output=True, text=True, timeout=_COMMAND, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise FedgenError(f"{script} did not end within {_COMMAND:g} seconds") from None
+        if done.returncode:
+            raise FedgenError(f"{script} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+
+
+@contextlib.contextmanager
+def processes_of(place: Place, port: int) -> Iterator[Processes]:
+    """All processes end with this block, however it ends; SIGTERM ends it as Ctrl-C does.
+
+    SIGINT is heard also where it is ignored at first, as in what a shell's script starts in the background.
+    """
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    processes = Processes(place, port)
+    (place.root / "logs").mkdir(exist_ok=True)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield processes
+    finally:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must leave nothing behind
+        try:
+            processes.stop()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on.
+
+    Drawn from below those that the system gives to outgoing connections, one of which might take it before its owner.
+    """
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was in use a minute ago will do
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)  # which fails where somebody listens on all interfaces
+            return port
+    raise FedgenError("no port of the loopback interface is free")
+
+
+def _path() -> str:
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PATH": _path(), PORT_VARIABLE: str(free_port())}
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

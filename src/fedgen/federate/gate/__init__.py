@@ -1,0 +1,1 @@
+"""The gate: what stands between the sites and SuperLink."""

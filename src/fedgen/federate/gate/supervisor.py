@@ -1,0 +1,73 @@
+"""Starts SuperLink and the gate before it, and ends both together."""
+
+import asyncio
+import contextlib
+import signal
+import time
+from pathlib import Path
+
+from fedgen.errors import FedgenError
+from fedgen.federate.deploy.keys import public_keys
+from fedgen.federate.gate.gate import Address, Gate
+from fedgen.federate.settings import ServerSettings, read_settings
+
+_START, _STOP = 60.0, 10.0  # seconds that SuperLink has to answer, and to end
+
+
+def parse_address(text: str) -> Address:
+    """HOST:PORT."""
+    host, sign, port = text.rpartition(":")
+    if not (sign and host and port.isdigit() and 0 < int(port) < 65536):
+        raise FedgenError(f"'{text}' is not an address such as 0.0.0.0:8000")
+    return Address(host.strip("[]"), int(port))
+
+
+def open_gate(folder: Path, listen: Address, superlink: Address, command: list[str]) -> int:
+    """Start SuperLink by this command and the gate before it; ends when either does, or by SIGINT or SIGTERM."""
+    settings = read_settings(folder / "server.toml", ServerSettings)
+    gate = Gate(folder, public_keys(folder / "keys"), settings.max_message, superlink)
+    return asyncio.run(_supervise(gate, listen, superlink, command))
+
+
+async def _supervise(gate: Gate, listen: Address, superlink: Address, command: list[str]) -> int:
+    """SuperLink first: the gate opens when there is something behind it."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        process = await asyncio.create_subprocess_exec(*command)
+    except OSError as error:
+        raise FedgenError(f"{command[0]} cannot be started: {error.strerror}") from error
+    ends = [asyncio.create_task(process.wait()), asyncio.create_task(stop.wait())]
+    try:
+        serving = asyncio.create_task(_serve_behind(gate, listen, superlink))
+        await asyncio.wait([*ends, serving], return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()  # raises what kept the gate from opening
+        serving.cancel()
+        if stop.is_set():
+            return 0
+        gate.journal.write("closed", reason=f"SuperLink has ended with code {process.returncode}")
+        return process.returncode or 1
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(asyncio.shield(ends[0]), _STOP)
+        except TimeoutError:
+            process.kill()
+            await ends[0]
+
+
+async def _serve_behind(gate: Gate, listen: Address, superlink: Address) -> None:
+    deadline = time.monotonic() + _START
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(*superlink)
+            writer.close()
+            break
+        except OSError:
+            if time.monotonic() > deadline:
+                raise FedgenError(f"SuperLink does not answer at {superlink.host}:{superlink.port}") from None
+            await asyncio.sleep(0.1)
+    await gate.serve(listen)

@@ -1,0 +1,1 @@
+"""The server of a federation: its rounds, and what it asks of the sites."""

@@ -1,0 +1,155 @@
+"""A site: it trains on its own samples with the simulator's client loop and keeps its own state on disk."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedgen.core.client import Shard, Trained, train_client
+from fedgen.core.contract import Array, Tree
+from fedgen.federate.evaluate import Tester
+from fedgen.federate.plan import Plan
+from fedgen.federate.settings import Shared, SiteSettings, read_settings
+from fedgen.federate.site.data import load_site_data
+from fedgen.federate.wire import RefusedError
+from fedgen.runs.checkpoint import load_tree, read_about, save_tree
+
+# A compiled program is for a number of rows. Rounded up, it serves sites that differ a little, and one whose data
+# grows; what fills up is never drawn.
+_ROWS = 1024
+_RUN = re.compile(r"[0-9a-f]{16}")
+
+
+class SiteScore(NamedTuple):
+    """What a site says of the model it would use, tested on its own test samples."""
+
+    correct: int
+    total: int
+    correct_seen: int  # of the labels that the site trains on
+    total_seen: int
+    matching: float  # accuracy in percent, weighted by the site's own label distribution
+
+
+class Site:
+    """One site's folder, and what it does when the server asks."""
+
+    def __init__(self, folder: Path, app: Path) -> None:
+        self.folder = folder
+        self.settings = read_settings(folder / "site.toml", SiteSettings)
+        shared = Shared(app)
+        self.data = load_site_data(self.settings, shared.task, folder)
+        task = shared.task_with(
+            self.settings.model, self.settings.model_options, folder, sample=self.settings.sample, proxy_samples=1
+        )
+        self.plan = Plan(shared.config, task)
+        self._train = jax.jit(self._train_client)
+        predict = self.plan.configure(self.plan.hyper)[0].predict_received
+        self._test = Tester(predict, task) if predict else None
+        size = len(self.data.y)
+        rows = -(-size // _ROWS) * _ROWS
+        x = np.pad(self.data.x, [(0, rows - size)] + [(0, 0)] * (self.data.x.ndim - 1))
+        y = np.pad(self.data.y, (0, rows - size))
+        self._shard = Shard(*map(jnp.asarray, (x, y, np.arange(rows, dtype=np.int32), np.int32(0), np.int32(size))))
+
+    def last_round(self, run: str, round: int) -> int | None:
+        """The round after which the state was kept that the site has before this one; None: the initial state."""
+        name = self._file(run, round)
+        return read_about(self._folder(run) / name)["round"] if name else None
+
+    def train(self, run: str, round: int, broadcast: Tree) -> Trained:
+        """One round on the site's samples; the state it leaves is kept, and the one before it too.
+
+        The server may ask for a round again, after a restart or because too few sites answered. The site
+        then starts from what it had before that round, as if the first time had not been. A round before that one is
+        refused: its message comes too late, and would take the place of what the site has learned since.
+        """
+        if (newest := self._newest(run)) > round:
+            raise RefusedError(f"round {round} is over: this site has trained in round {newest} already")
+        before, client = self._file(run, round), self._state(run, round)
+        trained: Trained = jax.device_get(
+            self._train(
+                self.plan.hyper,
+                self._shard,
+                broadcast,
+                client,
+                np.int32(round),
+                np.int32(self.settings.number),
+                secret_key(),
+            )
+        )
+        state = self._folder(run)
+        if before != "before.safetensors":
+            if before:
+                (state / before).replace(state / "before.safetensors")
+            else:
+                (state / "before.safetensors").unlink(missing_ok=True)
+        save_tree(state / "client.safetensors", trained.client, {"round": round})
+        return trained
+
+    def evaluate(self, run: str, round: int, broadcast: Tree) -> SiteScore | None:
+        """Test what the site would predict with before this round; None where that is at the server, or no samples."""
+        data = self.data
+        if self._test is None or not len(data.y_test):
+            return None
+        correct = self._test(data.x_test, data.y_test, broadcast, self._state(run, round))
+        classes = self.plan.task.classes
+        totals, held = np.bincount(data.y_test, minlength=classes), np.bincount(data.y, minlength=classes)
+        seen, tested = held > 0, totals > 0
+        rate = np.divide(correct, totals, out=np.zeros(classes), where=tested)
+        weight = held * tested
+        return SiteScore(
+            int(correct.sum()),
+            int(totals.sum()),
+            int(correct[seen].sum()),
+            int(totals[seen].sum()),
+            float(100 * np.sum(weight * rate) / max(weight.sum(), 1)),
+        )
+
+    def _train_client(
+        self,
+        hyper: Mapping[str, Array],
+        shard: Shard,
+        broadcast: Tree,
+        client: Tree,
+        round: Array,
+        user: Array,
+        noise: Array,
+    ) -> Trained:
+        plan = self.plan
+        algorithm, federation = plan.configure(hyper)
+        with jax.default_matmul_precision("highest"):
+            return train_client(
+                algorithm, plan.task, federation, broadcast, client, shard, round, user, plan.key, noise
+            )
+
+    def _folder(self, run: str) -> Path:
+        if not _RUN.fullmatch(run):  # it becomes part of a path
+            raise RefusedError(f"the run is called {run[:40]!r}, not by 16 hexadecimal digits")
+        return self.folder / "state" / run
+
+    def _newest(self, run: str) -> int:
+        """The last round in which the site trained; -1: none."""
+        path = self._folder(run) / "client.safetensors"
+        return int(read_about(path)["round"]) if path.exists() else -1
+
+    def _file(self, run: str, round: int) -> str:
+        """The file with the newest state of an earlier round, or nothing."""
+        for name in ("client.safetensors", "before.safetensors"):
+            path = self._folder(run) / name
+            if path.exists() and read_about(path)["round"] < round:
+                return name
+        return ""
+
+    def _state(self, run: str, round: int) -> Tree:
+        name = self._file(run, round)
+        return load_tree(self._folder(run) / name, self.plan.forms.client) if name else self.plan.client_init()
+
+
+def secret_key() -> Array:
+    """A random key that nobody else can know, for noise that nobody else can take away."""
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(os.urandom(8), np.uint32)), impl="threefry2x32")

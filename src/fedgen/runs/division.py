@@ -1,0 +1,75 @@
+"""A configuration's dataset, and how it is divided among the users."""
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedgen.algorithms import options_of
+from fedgen.config import RunConfig
+from fedgen.data.dataset import Dataset
+from fedgen.data.federated import Division, assemble, divide, with_skew
+from fedgen.data.partition import PARTITIONERS
+from fedgen.data.partition_file import read_partition, write_partition
+from fedgen.data.sources import load
+from fedgen.errors import FedgenError
+
+
+def keep_partition(config: RunConfig, dataset: Dataset, divisions: Mapping[int, Division]) -> None:
+    """Write the partition file that the configuration names, where there is none yet."""
+    if config.partition_file and not Path(config.partition_file).exists():
+        write_partition(Path(config.partition_file), dataset, divisions, _partition_settings(config, dataset))
+
+
+def _partition_settings(config: RunConfig, dataset: Dataset) -> dict[str, Any]:
+    """What a partition depends on, apart from the samples, the seed and the number of users."""
+    settings = {
+        "partition": config.partition,
+        **config.of("partition"),
+        "train_fraction": config.train_fraction,
+        "class_limit": config.class_limit,
+    }
+    if "alpha" in options_of(PARTITIONERS[config.partition]):
+        settings["alpha"] = config.alpha
+    if config.partition == "natural" and dataset.user_train is not None:
+        settings["natural_users"] = zlib.crc32(dataset.user_train.astype("<i8").tobytes())
+    return settings
+
+
+def load_dataset(config: RunConfig) -> Dataset:
+    """The dataset that a configuration names."""
+    return load(config.dataset, data_dir=config.data_dir, user_file=config.user_file, **config.of("dataset"))
+
+
+def divide_all(config: RunConfig, dataset: Dataset) -> dict[int, Division]:
+    """Each seed's division: made as the configuration says, or read from its partition file where that exists."""
+    partitioner = PARTITIONERS[config.partition]
+    options = dict(config.of("partition"))
+    if "alpha" in options_of(partitioner):
+        options["alpha"] = config.alpha
+    held_out = config.validation if config.evaluate_on == "validation" else 0
+    rest: dict[str, Any] = {"validation": held_out, "proxy_limit": config.proxy_limit}
+    file = Path(config.partition_file) if config.partition_file else None
+    if file is not None and file.exists():
+        kept = read_partition(file, dataset, _partition_settings(config, dataset))
+        for seed in config.run_seeds:
+            if seed not in kept:
+                raise FedgenError(f"partition file {file} has seeds {', '.join(map(str, kept))}, not {seed}")
+            if len(kept[seed][1]) != config.users:
+                raise FedgenError(f"partition file {file} is for {len(kept[seed][1])} users, not {config.users}")
+        divisions = {seed: assemble(dataset, *kept[seed], seed, **rest) for seed in config.run_seeds}
+    else:
+        divisions = {
+            seed: divide(
+                dataset,
+                partitioner,
+                config.users,
+                seed,
+                train_fraction=config.train_fraction,
+                class_limit=config.class_limit,
+                **rest,
+                **options,
+            )
+            for seed in config.run_seeds
+        }
+    return {seed: with_skew(dataset, division, partitioner, options) for seed, division in divisions.items()}

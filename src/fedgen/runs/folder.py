@@ -1,0 +1,159 @@
+"""The folder a run leaves behind: configuration, metrics, checkpoint, trained models, summary and figures."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgen.config import RunConfig, read_toml, resolve, to_toml
+from fedgen.core.contract import Tree
+from fedgen.errors import FedgenError
+from fedgen.files import write_whole
+from fedgen.runs.checkpoint import load_tree, read_about, save_tree
+from fedgen.runs.scores import Record
+
+MOST_USERS = 1000  # whose label counts are kept: more could not be looked at, and would fill the disk
+
+
+class RunFolder:
+    """A run's files. A record once written stays; a finished round is found again after a kill."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.toml"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoint_file = path / "checkpoint.safetensors"
+        self.summary_file = path / "summary.json"
+        self.labels_file = path / "labels.json"
+        self.models = path / "models"
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, *, force: bool = False) -> "RunFolder":
+        """A new folder; one that holds anything is refused, or cleared of a run's own files with `force`."""
+        folder = cls(path)
+        try:
+            _remove_left_overs(path)
+            if path.exists() and any(path.iterdir()):
+                if not force:
+                    raise FedgenError(f"{path} exists already; add --resume to continue it or --force to replace it")
+                folder._clear()
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FedgenError(f"folder {path} cannot be written: {error.strerror}") from error
+        write_whole(folder.config_file, to_toml(config).encode())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run."""
+        folder = cls(path)
+        if not folder.config_file.exists():
+            raise FedgenError(f"{path} holds no run to resume (no config.toml); leave out --resume to start one")
+        _remove_left_overs(path)
+        return folder
+
+    def config(self) -> RunConfig:
+        """The configuration the run was started with."""
+        return resolve(read_toml(self.config_file))
+
+    def append(self, record: Record) -> None:
+        """Add one line to the metrics."""
+        try:
+            with self.metrics_file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record, allow_nan=False) + "\n")
+        except OSError as error:
+            raise FedgenError(
+                f"{self.metrics_file} cannot be written: {error.strerror};"
+                " the run up to its last checkpoint is kept: make room and use --resume"
+            ) from error
+
+    def save(self, state: Tree, about: Mapping[str, Any]) -> None:
+        """Write a checkpoint that covers the metrics written so far."""
+        size = 0
+        if self.metrics_file.exists():
+            with self.metrics_file.open("rb") as file:
+                os.fsync(file.fileno())  # what the checkpoint counts on must not be lost before it
+                size = file.seek(0, os.SEEK_END)
+        save_tree(self.checkpoint_file, state, {**about, "metrics_bytes": size})
+
+    def about(self) -> dict[str, Any] | None:
+        """What the checkpoint says of itself, or None where there is none yet."""
+        return read_about(self.checkpoint_file) if self.checkpoint_file.exists() else None
+
+    def restore(self, like: Tree) -> Tree:
+        """The checkpoint's state."""
+        return load_tree(self.checkpoint_file, like)
+
+    def rewind(self, size: int) -> list[Record]:
+        """Cut the metrics back to what the checkpoint covers, and read them; the rest is computed again."""
+        if size == 0 and not self.metrics_file.exists():
+            return []
+        try:
+            with self.metrics_file.open("r+b") as file:
+                if file.seek(0, 2) < size:
+                    raise FedgenError(
+                        f"{self.metrics_file} is shorter than its checkpoint says; delete {self.path} to start anew"
+                    )
+                file.truncate(size)
+            return [json.loads(line) for line in self.metrics_file.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as error:
+            raise FedgenError(f"{self.metrics_file} cannot be read: {error}") from error
+
+    def save_model(self, algorithm: str, seed: int, server: Tree) -> None:
+        """Write the server's final state: the trained model, and for FedGen the generator."""
+        save_tree(self.models / f"{algorithm}-seed{seed}.safetensors", server, {"algorithm": algorithm, "seed": seed})
+
+    def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
+        """Write who holds how many samples of each label: by seed, counts [user, label]."""
+        first = {str(seed): labels[:MOST_USERS].tolist() for seed, labels in counts.items()}
+        users = max(len(labels) for labels in counts.values())
+        write_whole(self.labels_file, (json.dumps({"users": users, "counts": first}) + "\n").encode())
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary."""
+        write_whole(self.summary_file, (json.dumps(summary, indent=1) + "\n").encode())
+
+    def _clear(self) -> None:
+        if not self.config_file.exists():
+            raise FedgenError(f"{self.path} is not the folder of a run (no config.toml), so --force does not touch it")
+        own = [self.metrics_file, self.checkpoint_file, self.summary_file, self.labels_file]
+        shown = [self.path / "report.html", *self.path.glob("curves.*")]
+        for file in (*own, *shown, *self.models.glob("*.safetensors"), self.config_file):
+            file.unlink(missing_ok=True)
+        for tracked in ("tensorboard", "mlflow"):
+            shutil.rmtree(self.path / tracked, ignore_errors=True)
+
+
+class FollowedFolder(RunFolder):
+    """The folder of a run that another host writes: this one reads where the run is, and writes nothing."""
+
+    def append(self, record: Record) -> None:
+        """The other host does it."""
+
+    def save(self, state: Tree, about: Mapping[str, Any]) -> None:
+        """The other host does it."""
+
+    def save_model(self, algorithm: str, seed: int, server: Tree) -> None:
+        """The other host does it."""
+
+    def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
+        """The other host does it."""
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """The other host does it."""
+
+    def rewind(self, size: int) -> list[Record]:
+        """What the checkpoint covers of the metrics; the other host cuts off the rest."""
+        covered = self.metrics_file.read_bytes()[:size] if size else b""
+        return [json.loads(line) for line in covered.decode().splitlines()]
+
+
+def _remove_left_overs(path: Path) -> None:
+    """Half-written files of a process that was killed; none of them is ever read."""
+    for file in (*path.glob("*.tmp"), *path.glob("models/*.tmp")):
+        file.unlink()

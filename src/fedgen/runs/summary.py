@@ -1,0 +1,60 @@
+"""What summary.json holds: the numbers of each algorithm and seed, and where they were computed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedgen.config import RunConfig
+from fedgen.runs.cohort import draw_cohort
+from fedgen.runs.privacy import guarantee
+from fedgen.runs.scores import Record, result, table
+from fedgen.version import __version__
+
+
+def result_row(
+    algorithm: str, seed: int, records: Sequence[Record], config: RunConfig, timing: Mapping[str, float], messages: int
+) -> Record:
+    """A summary's numbers of one algorithm and seed; `messages` is the most that any user sent."""
+    rounds, privacy = config.rounds, guarantee(config, messages)
+    diverged = next((r["diverged_at"] for r in records if "diverged_at" in r), None)
+    return {
+        "algorithm": algorithm,
+        "seed": seed,
+        "rounds": rounds if diverged is None else diverged,
+        "diverged_at": diverged,
+        **result([r for r in records if "diverged_at" not in r], rounds),
+        **{key: timing[key] for key in ("seconds_compile", "seconds_train", "bytes_up", "bytes_down")},
+        **({"privacy": privacy} if privacy else {}),
+    }
+
+
+def most_messages(config: RunConfig, seed: int) -> int:
+    """How many messages the user sends that is drawn most often."""
+    key, rounds = jax.random.key(seed), jnp.arange(config.rounds)
+    cohorts = jax.vmap(lambda round: draw_cohort(key, round, config.users, config.active))(rounds)
+    return int(np.bincount(np.asarray(cohorts).ravel()).max())
+
+
+def summary_of(config: RunConfig, results: Sequence[Record]) -> dict[str, Any]:
+    """What summary.json holds."""
+    return {
+        "version": __version__,
+        "config": config.model_dump(mode="json"),
+        "device": device(),
+        "results": list(results),
+        "table": table(results, config.score),
+    }
+
+
+def device() -> Mapping[str, Any]:
+    """The devices that JAX uses."""
+    devices = jax.devices()
+    return {
+        "platform": devices[0].platform,
+        "kind": devices[0].device_kind,
+        "count": len(devices),
+        "jax": jax.__version__,
+    }

@@ -1,0 +1,355 @@
+"""The simulator: rounds of a federation as one compiled program.
+
+A round is a pure function of its state, and a call advances a run by any number of rounds (the bounds of
+the loop are arguments), so that where a run is cut into calls changes nothing. Each device takes its share of
+the runs and of their cohorts: a CPU one client after the other, a GPU as many clients, and several runs, as its memory
+holds at once (`vmap`). With several hosts the same program runs on all of them (`fedgen.simulator.spread`).
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from fedgen.core.client import Shard, Trained, draw_rows, train_client
+from fedgen.core.contract import Algorithm, Array, Federation, Round, Task, Tree
+from fedgen.core.streams import stream
+from fedgen.core.trees import all_finite, nbytes
+from fedgen.core.wires import wires
+from fedgen.runs.cohort import draw_cohort
+from fedgen.simulator import spread
+from fedgen.simulator.devices import returning_freed_memory
+from fedgen.simulator.spread import BY_HOST, BY_RUN, DEVICES, EVERYWHERE, HOSTS, RUNS
+
+EVALUATION_CHUNK = 64  # samples of one forward pass on a CPU: what it needs stays in a core's cache
+# On a GPU, left to itself, XLA chooses matrix products by timing them, so that two runs of one command could differ in
+# their last digits. And a step is some forty small kernels: those that do not wait for each other run at once.
+COMPILER_OPTIONS: dict[str, dict[str, bool | str]] = {
+    "gpu": {
+        "xla_gpu_exclude_nondeterministic_ops": True,
+        "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT",
+    }
+}
+
+Configure = Callable[[Mapping[str, Any]], tuple[Algorithm, Federation]]
+
+
+class Data(NamedTuple):
+    """The arrays that all runs share, as stored."""
+
+    x: Array  # each host has its block of it
+    y: Array
+    x_score: Array  # what `Inputs.score` points into; likewise
+    y_score: Array
+
+
+class Inputs(NamedTuple):
+    """The arguments of one run."""
+
+    key: Array
+    rows: Array  # of Data.x, all users in turn
+    offset: Array  # [user]
+    size: Array  # [user]
+    proxy: Array  # rows of Data.x that the server holds, unlabelled
+    score: Array  # rows of Data.x_score that are evaluated
+    hyper: dict[str, Array]  # the float hyper-parameters, so that other values need no new program
+
+
+class State(NamedTuple):
+    """All that changes from round to round."""
+
+    server: Tree
+    clients: Tree  # [user, ...]; each host has its block of it
+    loss: Array  # the cohort's mean training loss in the last round
+    metrics: dict[str, Array]  # what the server reported in the last round
+    diverged: Array  # the first round (from 1) that gave a NaN or an infinity; 0: none
+
+
+class Correct(NamedTuple):
+    """How many samples of each class were recognised; None where there is no such model."""
+
+    global_model: Array | None  # [class]
+    local_models: Array | None  # [evaluated user, class]
+
+
+class Traffic(NamedTuple):
+    """Bytes one user receives and sends in a round."""
+
+    down: int
+    up: int
+
+
+class Program:
+    """An algorithm compiled for a task: start a run, advance it, evaluate it.
+
+    All functions take and give `Inputs` and `State` with a leading run axis. With `batched` the runs of a
+    call are computed at once; without it a call takes one run, and its result cannot depend on others.
+    `at_once` is how many clients of each run a device trains at once; by default one on a CPU, and what the
+    memory of a GPU holds.
+    """
+
+    def __init__(
+        self,
+        configure: Configure,
+        task: Task,
+        active: int,
+        data: Data,
+        inputs: Inputs,
+        *,
+        score_users: int,
+        batched: bool,
+        at_once: int | None = None,
+    ) -> None:
+        self._configure, self._task, self._active = configure, task, active
+        self._users = np.unique(np.linspace(0, inputs.size.shape[1] - 1, score_users).astype(np.int32))
+        runs = inputs.size.shape[0] if batched else 1
+        self._mesh = spread.mesh(runs)
+        self._at_once = at_once
+        self._runs = runs // self._mesh.shape[RUNS]  # of each device
+        self._chunk = _evaluation_chunk(task, self._runs)
+        self.batched = batched
+        self._data = data
+
+        def over_runs(f: Callable[..., Tree], mapped: tuple[int | None, ...]) -> Callable[..., Tree]:
+            if batched:
+                return jax.vmap(f, in_axes=mapped)
+
+            def single(*arguments: Tree) -> Tree:
+                one = [
+                    a if axis is None else jax.tree.map(lambda leaf: leaf[0], a)
+                    for a, axis in zip(arguments, mapped, strict=True)
+                ]
+                return jax.tree.map(lambda leaf: leaf[None], f(*one))
+
+            return single
+
+        # How each argument is divided; the states of users have the run axis before the users'.
+        same: Any = EVERYWHERE
+        by_host: Any = BY_HOST
+        by_run: Any = BY_RUN
+        of_data = Data(by_host, same, by_host, same)
+        of_state = State(by_run, PartitionSpec(RUNS, HOSTS), by_run, by_run, by_run)
+
+        def compiled(
+            f: Callable[..., Tree], mapped: tuple[int | None, ...], example: tuple[Tree, ...], specs: Tree, out: Tree,
+            **jit: Any,
+        ) -> Any:  # fmt: skip
+            everywhere = jax.shard_map(
+                over_runs(f, mapped), mesh=self._mesh, in_specs=specs, out_specs=out, check_vma=False
+            )
+            lowered = jax.jit(everywhere, **jit).lower(*example)
+            with returning_freed_memory():
+                return lowered.compile(compiler_options=COMPILER_OPTIONS.get(jax.default_backend()))
+
+        def shape(a: Array, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
+
+        count = jax.ShapeDtypeStruct((), jnp.int32)
+        given = jax.tree.map(lambda a: shape(a, a.sharding), (data, inputs))
+        specs: tuple[Any, ...] = (of_data, by_run)
+        with jax.default_matmul_precision("highest"):  # float32 means float32, also on a GPU
+            self._init = compiled(self._start, (None, 0), given, specs, of_state)
+            state = jax.tree.map(shape, self._init.out_info, self._init.output_shardings)
+            self._advance = compiled(
+                self._rounds, (None, 0, 0, None, None), (*given, state, count, count),
+                (*specs, of_state, same, same), of_state, donate_argnums=2,
+            )  # fmt: skip
+            self._evaluate = compiled(self._score, (None, 0, 0), (*given, state), (*specs, of_state), by_run)
+        self.traffic = self._measure(inputs)
+
+    def init(self, inputs: Inputs) -> State:
+        """The state before the first round."""
+        return self._init(self._data, inputs)
+
+    def advance(self, inputs: Inputs, state: State, start: int, stop: int) -> State:
+        """The state after round `stop`, from the one after round `start`, which is used up."""
+        return self._advance(self._data, inputs, state, np.int32(start), np.int32(stop))
+
+    def evaluate(self, inputs: Inputs, state: State) -> Correct:
+        """Count what the global model and the users' own models get right."""
+        return self._evaluate(self._data, inputs, state)
+
+    @property
+    def scored_users(self) -> np.ndarray:
+        """The users whose own models are evaluated."""
+        return self._users
+
+    def _start(self, data: Data, inputs: Inputs) -> State:
+        algorithm, _ = self._configure(inputs.hyper)
+        model_key = stream(inputs.key, "model")
+        one = algorithm.client_init(model_key)
+        users = spread.block(inputs.size.shape[0])
+        clients = jax.tree.map(lambda a: jnp.broadcast_to(a, (users, *a.shape)), one)
+        server = algorithm.server_init(model_key)
+        state = State(server, clients, jnp.zeros(()), {}, jnp.zeros((), jnp.int32))
+        # The names of the metrics are known only from the round itself.
+        round = jax.ShapeDtypeStruct((), jnp.int32)
+        after = jax.eval_shape(self._one_round, data, inputs, round, state)
+        return state._replace(metrics=jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), after.metrics))
+
+    def _rounds(self, data: Data, inputs: Inputs, state: State, start: Array, stop: Array) -> State:
+        return lax.fori_loop(start, stop, lambda round, s: self._one_round(data, inputs, round, s), state)
+
+    def _one_round(self, data: Data, inputs: Inputs, round: Array, state: State) -> State:
+        algorithm, federation = self._configure(inputs.hyper)
+        cohort = draw_cohort(inputs.key, round, inputs.size.shape[0], self._active)
+        broadcast = algorithm.broadcast(state.server, round)
+
+        def shard_of(user: Array) -> Shard:
+            return Shard(data.x, data.y, inputs.rows, inputs.offset[user], inputs.size[user])
+
+        def train(item: tuple[Array, Tree, Fetched | None]) -> Trained:
+            user, client, fetched = item
+            shard, rows = shard_of(user), None
+            if fetched is not None:
+                shard, rows = shard._replace(x=fetched.x, y=fetched.y), fetched.rows
+            return train_client(
+                algorithm, self._task, federation, broadcast, client, shard, round, user, inputs.key, rows=rows
+            )
+
+        def proxy(key: Array, samples: int) -> Array:
+            rows = inputs.proxy[jax.random.randint(key, (samples,), 0, inputs.proxy.shape[0])]
+            return self._task.prepare(spread.fetch(data.x, rows))
+
+        mine = _part_of_this_device(cohort)  # the users that this device trains
+        clients = jax.tree.map(lambda a: spread.fetch(a, mine), state.clients)
+        fetched = None
+        if spread.hosts() > 1:  # the samples of this round's mini-batches, from whoever has them
+            rows = jax.vmap(lambda user: draw_rows(federation, shard_of(user), round, user, inputs.key))(mine)
+            fetched = _fetched(data, rows)
+        trained = self._train_all(train, (mine, clients, fetched))
+        context = Round(round, cohort, stream(inputs.key, "server", round), proxy, _over_devices)
+        server, metrics = algorithm.server_update(state.server, trained.upload, context)
+        clients = jax.tree.map(lambda a, new: spread.keep(a, cohort, new), state.clients, trained.client)
+        loss = jnp.mean(trained.loss)
+        sound = all_finite((loss, trained.client, algorithm.broadcast(server, round + 1)))
+        diverged = jnp.where((state.diverged == 0) & ~sound, round + 1, state.diverged)
+        return State(server, clients, loss, metrics, diverged)
+
+    def _train_all(self, train: Callable[[Tree], Trained], items: Tree) -> Trained:
+        """`train` for each of this device's users, as many at once as fit; all devices get all results."""
+        share = -(-self._active // spread.devices())
+        slices = -(-share // min(share, self._at_once or self._clients_that_fit(train, items)))
+        if slices == share:
+            results = lax.map(train, items)
+        else:
+            size = -(-share // slices)  # the last slice may repeat users of the first
+            sliced = jax.tree.map(lambda a: _resized(a, slices * size).reshape(slices, size, *a.shape[1:]), items)
+            results = lax.map(jax.vmap(train), sliced)
+            results = jax.tree.map(lambda a: a.reshape(slices * size, *a.shape[2:])[:share], results)
+        return _from_all_devices(results, self._active)
+
+    def _clients_that_fit(self, train: Callable[[Tree], Trained], items: Tree) -> int:
+        """One on a CPU, where clients at once gain nothing; on a GPU what half of its memory holds of all its runs."""
+        device = jax.local_devices()[0]
+        if device.platform == "cpu":
+            return 1
+        memory = (device.memory_stats() or {}).get("bytes_limit", 2**33)
+        one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), items)
+        return max(1, memory // 2 // (working_memory(train, one) * self._runs))
+
+    def _score(self, data: Data, inputs: Inputs, state: State) -> Correct:
+        algorithm, _ = self._configure(inputs.hyper)
+        predict_global, predict_local = algorithm.predict_global, algorithm.predict_local
+        # Whatever the round, a broadcast carries the same model.
+        broadcast = algorithm.broadcast(state.server, jnp.zeros((), jnp.int32))
+
+        users = jnp.asarray(self._users)
+        # with their numbers, since what users keep may be nothing
+        own = users, jax.tree.map(lambda a: spread.fetch(a, users), state.clients) if predict_local else ()
+        samples, devices = inputs.score.shape[0], spread.devices()
+        chunk = min(self._chunk, -(-samples // devices))
+        chunks = -(-samples // (chunk * devices))  # of each device
+        number = spread.device_number() * chunks + jnp.arange(chunks)
+        positions = number[:, None] * chunk + jnp.arange(chunk)  # [chunk, sample]
+
+        def count(position: Array) -> Correct:
+            rows = inputs.score[jnp.minimum(position, samples - 1)]
+            x, y = self._task.prepare(spread.fetch(data.x_score, rows)), data.y_score[rows]
+            classes = jax.nn.one_hot(y, self._task.classes) * (position < samples)[:, None]
+
+            def right(logits: Array) -> Array:
+                return (jnp.argmax(logits, axis=-1) == y).astype(jnp.float32) @ classes
+
+            return Correct(
+                predict_global and right(predict_global(state.server, x)),
+                predict_local and lax.map(lambda user: right(predict_local(broadcast, user[1], x)), own),
+            )
+
+        counted = lax.map(count, positions)
+        return jax.tree.map(lambda a: lax.psum(jnp.sum(a, axis=0), (HOSTS, DEVICES)), counted)
+
+    def _measure(self, inputs: Inputs) -> Traffic:
+        one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), inputs)
+        forms = jax.eval_shape(lambda i: wires(self._configure(i.hyper)[0], jax.random.key(0)), one)
+        return Traffic(nbytes(forms.broadcast), nbytes(forms.upload))
+
+
+def _evaluation_chunk(task: Task, runs: int) -> int:
+    """Samples of one forward pass: few on a CPU, whose caches are small, and what fills a GPU."""
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        return EVALUATION_CHUNK
+    memory = (device.memory_stats() or {}).get("bytes_limit", 2**33)
+    # A sample's patches and activations take about twelve times its own size as float32.
+    forward_pass = 12 * 4 * math.prod(task.sample.shape)
+    return max(EVALUATION_CHUNK, memory // 16 // (forward_pass * runs))
+
+
+def _over_devices(f: Callable[[Tree], Tree], items: Tree) -> Tree:
+    """`f` of each item, one after the other on each device; all devices get all results."""
+    results = lax.map(f, jax.tree.map(_part_of_this_device, items))
+    return _from_all_devices(results, jax.tree.leaves(items)[0].shape[0])
+
+
+def _part_of_this_device(items: Array) -> Array:
+    """An equal share of the rows; the last devices may repeat rows of the first."""
+    share = -(-items.shape[0] // spread.devices())
+    return lax.dynamic_slice_in_dim(_resized(items, share * spread.devices()), spread.device_number() * share, share)
+
+
+def _from_all_devices(results: Tree, rows: int) -> Tree:
+    together = lax.all_gather(lax.all_gather(results, DEVICES, tiled=True), HOSTS, tiled=True)
+    return jax.tree.map(lambda a: a[:rows], together)
+
+
+def _resized(a: Array, rows: int) -> Array:
+    """The first rows of an array, or with the first repeated after the last."""
+    return a[jnp.arange(rows) % a.shape[0]]
+
+
+class Fetched(NamedTuple):
+    """The samples of a user's round: its mini-batches one after the other."""
+
+    x: Array
+    y: Array
+    rows: Array  # [step, batch] where in x
+
+
+def _fetched(data: Data, rows: Array) -> Fetched:
+    """What all users of this device need, for their rows [user, step, batch]."""
+    users, steps, batch = rows.shape
+    flat = rows.reshape(users, steps * batch)
+    order = jnp.broadcast_to(jnp.arange(steps * batch).reshape(steps, batch), rows.shape)
+    return Fetched(spread.fetch(data.x, flat), data.y[flat], order)
+
+
+def working_memory(f: Callable[[Tree], Tree], example: Tree) -> int:
+    """Bytes that a computation would take if nothing were freed within a step of its loops: an upper estimate."""
+
+    def of(jaxpr: Any) -> int:
+        total = 0
+        for equation in jaxpr.eqns:
+            inner = [
+                getattr(p, "jaxpr", p) for p in jax.tree.leaves(equation.params, is_leaf=lambda p: hasattr(p, "eqns"))
+            ]
+            total += sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in equation.outvars)
+            total += sum(of(getattr(p, "jaxpr", p)) for p in inner if hasattr(p, "eqns"))
+        return total
+
+    return max(1, of(jax.make_jaxpr(f)(example).jaxpr))

@@ -1,0 +1,273 @@
+"""Run all algorithms and seeds of a configuration, with records, checkpoints and a summary."""
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedgen.config import to_toml
+from fedgen.errors import FedgenError
+from fedgen.runs.folder import RunFolder
+from fedgen.runs.scores import Record, matching, scores
+from fedgen.runs.summary import most_messages, result_row, summary_of
+from fedgen.runs.watch import Watch
+from fedgen.simulator.engine import Correct, Inputs, Program, State
+from fedgen.simulator.setup import Setup
+from fedgen.simulator.spread import any_host, gathered, place, place_like
+
+ROUNDS_PER_CALL = 10  # so that progress shows and an interrupt is heard
+CHECKPOINT_SECONDS = 10.0
+
+
+class Interrupted(Exception):  # noqa: N818 (not an error)
+    """The run ended early as requested; its checkpoint is written."""
+
+
+class Lane(NamedTuple):
+    """One of the runs that are computed together: a seed of a setup."""
+
+    setup: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """An algorithm and the runs that are computed together."""
+
+    algorithm: str
+    lanes: tuple[Lane, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of its runs."""
+        return tuple(lane.seed for lane in self.lanes)
+
+
+@dataclass
+class Progress:
+    """How far a run is; all of it goes into the checkpoint, but for the records, which are in the metrics."""
+
+    job: int = 0
+    round: int = 0
+    timings: list[dict[str, float]] = field(default_factory=list)  # of each job begun: seconds, and bytes of a round
+    records: list[list[Record]] = field(default_factory=list)  # of each setup
+
+
+def run(
+    setup: Setup,
+    *,
+    folder: RunFolder | None = None,
+    watch: Watch | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    programs: Mapping[str, Program] | None = None,
+) -> dict[str, Any]:
+    """Run what is set up and give its summary; with a folder that has a checkpoint, continue there.
+
+    `programs` may bring what `program_of` compiled before, by algorithm.
+    """
+    (summary,) = _Runner([setup], folder, watch or Watch(), checkpoint_seconds, programs).run()
+    return summary
+
+
+def run_together(
+    setups: Sequence[Setup], *, watch: Watch | None = None, programs: Mapping[str, Program] | None = None
+) -> list[dict[str, Any]]:
+    """Run setups that one compiled program serves (`prepare_together`, `same_program`); the summary of each."""
+    return _Runner(setups, None, watch or Watch(), CHECKPOINT_SECONDS, programs).run()
+
+
+def program_of(setups: Sequence[Setup], algorithm: str) -> Program:
+    """The program that `run_together` needs; XLA leaves the interpreter alone, so threads can compile several."""
+    return setups[0].program(algorithm, inputs_of(setups, _jobs(setups, (algorithm,))[0]), _batched())
+
+
+def inputs_of(setups: Sequence[Setup], job: Job) -> Inputs:
+    """The arguments of a job's runs, stacked."""
+    width = max(setup.rows_held for setup in setups)
+    parts = [
+        setups[number].inputs(job.algorithm, [lane.seed for lane in lanes], width)
+        for number, lanes in itertools.groupby(job.lanes, key=lambda lane: lane.setup)
+    ]
+    return parts[0] if len(parts) == 1 else place(jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts))
+
+
+def _batched() -> bool:
+    # Runs batched into one program give a GPU enough to do. On a CPU they gain nothing, and run one by
+    # one their results cannot depend on each other, to the last bit.
+    return jax.default_backend() != "cpu"
+
+
+def _jobs(setups: Sequence[Setup], algorithms: Sequence[str]) -> list[Job]:
+    every = tuple(Lane(number, seed) for number, setup in enumerate(setups) for seed in setup.config.run_seeds)
+    at_once = [every] if _batched() else [(lane,) for lane in every]
+    return [Job(algorithm, lanes) for algorithm in algorithms for lanes in at_once]
+
+
+class _Runner:
+    def __init__(
+        self,
+        setups: Sequence[Setup],
+        folder: RunFolder | None,
+        watch: Watch,
+        checkpoint_seconds: float,
+        programs: Mapping[str, Program] | None = None,
+    ) -> None:
+        self.setups, self.config, self.folder, self.watch = setups, setups[0].config, folder, watch
+        self.checkpoint_seconds = checkpoint_seconds
+        self.programs = dict(programs or {})
+        self.jobs = _jobs(setups, self.config.algorithms)
+        self.progress = Progress(records=[[] for _ in setups])
+        self.saved = time.monotonic()
+
+    def run(self) -> list[dict[str, Any]]:
+        restore = self._resume()
+        if self.folder is not None:
+            self.folder.write_labels({seed: division.labels for seed, division in self.setups[0].divisions.items()})
+        for number in range(self.progress.job, len(self.jobs)):
+            job = self.jobs[number]
+            inputs = inputs_of(self.setups, job)
+            if not restore:
+                self.progress.job, self.progress.round = number, 0
+                self.progress.timings.append({"seconds_compile": 0.0, "seconds_train": 0.0})
+            timing = self.progress.timings[number]
+            if self.jobs[number - 1].algorithm != job.algorithm or number == 0 or restore:
+                self.watch.compiling(job.algorithm)
+            if job.algorithm not in self.programs:
+                start = time.monotonic()
+                # One at a time: a program holds on to the devices' memory.
+                self.programs = {job.algorithm: self.setups[0].program(job.algorithm, inputs, _batched())}
+                timing["seconds_compile"] += time.monotonic() - start
+            program = self.programs[job.algorithm]
+            timing["bytes_up"] = program.traffic.up * self.config.active
+            timing["bytes_down"] = program.traffic.down * self.config.active
+            state = program.init(inputs)
+            if restore and self.folder is not None:
+                state, restore = place_like(self.folder.restore(jax.eval_shape(self._kept, state)), state), False
+            self._train(job, program, inputs, state, timing)
+        summaries = [self._summary(number) for number in range(len(self.setups))]
+        if self.folder is not None:
+            self.folder.write_summary(summaries[0])
+        return summaries
+
+    def _train(self, job: Job, program: Program, inputs: Inputs, state: State, timing: dict[str, float]) -> None:
+        progress, config = self.progress, self.config
+        ended = _all_diverged(state)
+        while progress.round < config.rounds and not ended:
+            next_evaluation = (progress.round // config.eval_every + 1) * config.eval_every
+            stop = min(progress.round + ROUNDS_PER_CALL, next_evaluation, config.rounds)
+            start = time.monotonic()
+            state = jax.block_until_ready(program.advance(inputs, state, progress.round, stop))
+            timing["seconds_train"] += time.monotonic() - start
+            progress.round, ended = stop, _all_diverged(state)
+            if stop in (next_evaluation, config.rounds) or ended:
+                self._record(job, program, inputs, state)
+            self.watch.advanced(job.algorithm, job.seeds, stop)
+            if stop == config.rounds:
+                break  # the models come before the checkpoint that says that the job is done
+            if any_host(time.monotonic() - self.saved >= self.checkpoint_seconds):
+                self._save(state)
+            if any_host(self.watch.stop_requested()):
+                self._save(state)
+                raise Interrupted
+        if self.folder is not None:
+            servers, diverged = jax.device_get(gathered((state.server, state.diverged)))
+            for lane, seed in enumerate(job.seeds):
+                if not diverged[lane]:
+                    server = jax.tree.map(lambda a, lane=lane: a[lane], servers)
+                    self.folder.save_model(job.algorithm, seed, server)
+        progress.round = config.rounds
+        self._save(state)
+        if any_host(self.watch.stop_requested()):
+            raise Interrupted
+
+    def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
+        correct: Correct = jax.device_get(gathered(program.evaluate(inputs, state)))
+        values: State = jax.device_get(gathered(state._replace(server=None, clients=None)))
+        for lane, (number, seed) in enumerate(job.lanes):
+            setup = self.setups[number]
+            record: Record = {"algorithm": job.algorithm, "seed": seed, "round": self.progress.round}
+            if values.diverged[lane]:
+                if any("diverged_at" in r for r in self._records_of(number, job.algorithm, seed)):
+                    continue  # said already
+                record["diverged_at"] = int(values.diverged[lane])
+            else:
+                one = jax.tree.map(lambda a, lane=lane: a[lane], correct)
+                held, totals = setup.divisions[seed].labels, setup.totals(seed)
+                if one.local_models is not None:
+                    held = held[program.scored_users]
+                record |= scores(one.global_model, one.local_models, totals, held > 0)
+                record["accuracy_matching"] = matching(one.global_model, one.local_models, totals, held)
+                reported = {"train_loss": values.loss, **values.metrics}
+                for key, value in reported.items():
+                    record[key] = float(value[lane]) if np.isfinite(value[lane]) else None
+            self.progress.records[number].append(record)
+            if self.folder is not None:
+                self.folder.append(record)
+            self.watch.recorded(record)
+
+    def _records_of(self, setup: int, algorithm: str, seed: int) -> list[Record]:
+        return [r for r in self.progress.records[setup] if r["algorithm"] == algorithm and r["seed"] == seed]
+
+    def _save(self, state: State) -> None:
+        if self.folder is None:
+            return
+        about = {
+            "job": self.progress.job,
+            "round": self.progress.round,
+            "timings": self.progress.timings,
+            "config": to_toml(self.config),
+            "jobs": _described(self.jobs),
+        }
+        self.folder.save(self._kept(gathered(state)), about)
+        self.saved = time.monotonic()
+
+    def _kept(self, state: State) -> State:
+        """What a checkpoint has: no users that only fill a host's block, so that any number of hosts can go on."""
+        return state._replace(clients=jax.tree.map(lambda a: a[:, : self.config.users], state.clients))
+
+    def _resume(self) -> bool:
+        """Go to where the folder's checkpoint is; whether that is within a job, whose state is to be restored."""
+        if self.folder is None:
+            return False
+        about = self.folder.about()
+        if about is None:
+            self.folder.rewind(0)
+            return False
+        file = self.folder.checkpoint_file
+        if about.get("config") != to_toml(self.config):
+            raise FedgenError(f"checkpoint {file} is of another run; delete it to start anew")
+        if about["jobs"] != _described(self.jobs):
+            raise FedgenError(
+                f"checkpoint {file} was written on a GPU and this is a CPU, or the reverse; resume it there"
+            )
+        records = self.folder.rewind(about["metrics_bytes"])
+        self.progress = Progress(about["job"], about["round"], about["timings"], [records])
+        if self.progress.round < self.config.rounds:
+            return True
+        self.progress.job += 1
+        return False
+
+    def _summary(self, number: int) -> dict[str, Any]:
+        config = self.setups[number].config
+        results = []
+        for job, timing in zip(self.jobs, self.progress.timings, strict=True):
+            # The share of each, where runs were computed together.
+            share = {k: v / len(job.lanes) if k.startswith("seconds") else v for k, v in timing.items()}
+            for seed in (lane.seed for lane in job.lanes if lane.setup == number):
+                records = self._records_of(number, job.algorithm, seed)
+                messages = most_messages(config, seed) if config.dp_noise else 0
+                results.append(result_row(job.algorithm, seed, records, config, share, messages))
+        return summary_of(config, results)
+
+
+def _all_diverged(state: State) -> bool:
+    return bool(np.all(np.asarray(gathered(state.diverged))))
+
+
+def _described(jobs: Sequence[Job]) -> list[list[Any]]:
+    return [[job.algorithm, list(job.seeds)] for job in jobs]
