@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedgen.algorithms import ALGORITHMS, options_of
+from fedgen.core.settings import Federation, NotNegative, Positive, Rate, WholeNumber, setting
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import loader_of, own_path
 from fedgen.errors import FedgenError, unknown
@@ -21,95 +22,57 @@ from fedgen.models import MODELS
 from fedgen.presets import DATASET_PRESETS, PRESETS
 
 Layer = Mapping[str, Any]
-Positive = Annotated[int, Field(ge=1, strict=True)]
-WholeNumber = Annotated[int, Field(ge=0, strict=True)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-# Settings of the run that one algorithm may have differently: they concern its own training only.
-PER_ALGORITHM = ("lr", "lr_decay", "weight_decay", "weighting", "statistics")
 
 
-class RunConfig(BaseModel):
+class RunConfig(Federation):
     """Everything that decides the result of a run."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    preset: str = setting("paper", "Run", "where all settings that are not given come from: paper, reference or tuned")
+    algorithms: tuple[str, ...] = setting(("fedgen", "fedavg"), "Run", "what is run (see `fedgen list`)")
+    seeds: Positive = setting(1, "Run", "how many repetitions, each with its own partition")
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = setting(0, "Run", "the (first) seed of all draws")
 
-    preset: str = Field(
-        default="paper", description="where all settings that are not given come from: paper, reference or tuned"
+    dataset: str = setting("mnist", "Data", "the name or the path of the data (docs/data.md)")
+    data_dir: str = setting("", "Data", "where the dataset's files are")
+    user_file: str = setting("", "Data", "a file that says whose each sample is")
+    model: str = setting("cnn", "Data", "the network (see `fedgen list`)")
+    partition: str = setting("dirichlet", "Data", "how the data is divided among the users (see `fedgen list`)")
+    partition_file: str = setting(
+        "", "Data", "a .json or .npz file with the partition; where it does not exist, it is written"
     )
-    algorithms: tuple[str, ...] = Field(default=("fedgen", "fedavg"), description="what is run (see `fedgen list`)")
-    dataset: str = Field(default="mnist", description="the name or the path of the data")
-    data_dir: str = Field(default="", description="where the dataset's files are")
-    user_file: str = Field(default="", description="a file that says whose each sample is")
-    model: str = Field(default="cnn", description="cnn or mlp")
-    partition: str = Field(
-        default="dirichlet", description="how the data is divided among the users (see `fedgen list`)"
+    alpha: Rate = setting(
+        0.1, "Data", "Dirichlet parameter of the partition: the smaller, the more different the users"
     )
-    partition_file: str = Field(default="", description="a .json or .npz file with the partition")
-    alpha: Rate = Field(
-        default=0.1, description="Dirichlet parameter of the partition: the smaller, the more different the users"
+    train_fraction: Annotated[float, Field(gt=0, le=1)] = setting(
+        0.5, "Data", "the part of the training set that users get"
     )
-    users: Positive = Field(default=20, description="how many users (in a federation: sites) there are")
-    active: Positive = Field(default=10, description="how many of them train in a round")
-    rounds: Positive = Field(default=200, description="communication rounds")
-    local_steps: Positive = Field(default=20, description="mini-batches a user trains on in a round")
-    batch_size: Positive = Field(default=32, description="samples of a mini-batch")
-    share: Literal["all", "predictor"] = Field(
-        default="all", description="all, or predictor: then feature extractors stay with the users"
+    class_limit: bool = setting(
+        False,
+        "Data",
+        "as in the authors' code, no class gives more samples than a user's share of all (docs/data.md)",
     )
-    lr: Rate = Field(default=0.01, description="the users' learning rate")
-    lr_decay: Rate = Field(default=1.0, description="what it is multiplied by after each round")
-    weight_decay: NotNegative = Field(default=0.0, description="weight decay of the users' training")
-    weighting: Literal["uniform", "samples"] = Field(
-        default="uniform", description="uniform: users count alike in averages; samples: by how many they have"
+    proxy_limit: Positive = setting(50_000, "Data", "the most unlabelled samples that the server has")
+
+    active: Positive = setting(10, "Federation", "how many users train in a round")
+
+    dp_delta: Annotated[float, Field(gt=0, lt=1)] = setting(
+        1e-5, "Privacy", "differential privacy: the delta for which epsilon is reported"
     )
-    statistics: Literal["averaged", "local"] = Field(
-        default="averaged",
-        description="running statistics of BatchNorm: averaged by the server, or local, kept by the users",
+
+    eval_every: Positive = setting(5, "Evaluation", "rounds between evaluations")
+    evaluate_on: Literal["test", "validation"] = setting(
+        "test", "Evaluation", "test, or validation: samples of the training set that no user holds"
     )
-    aggregation: Literal["mean", "median", "trimmed"] = Field(
-        default="mean", description="mean, median or trimmed: how the server combines the users' parameters"
+    validation: Positive = setting(5000, "Evaluation", "how many samples are kept for validation")
+    score: Literal["accuracy", "authors", "seen", "matching"] = setting(
+        "accuracy", "Evaluation", "the headline number: accuracy, authors, seen or matching (docs/reading.md)"
     )
-    trim: Annotated[float, Field(ge=0, lt=0.5)] = Field(
-        default=0.2, description="the part of the largest and of the smallest values that trimmed leaves out"
+    headline: Literal["auto", "global", "users"] = setting(
+        "auto",
+        "Evaluation",
+        "whose accuracy that is: the global model's, the users' own models', or auto: what the algorithm is for",
     )
-    clip: NotNegative = Field(
-        default=0.0, description="longest update; longer ones are shortened by the server (0: never)"
-    )
-    dp_clip: NotNegative = Field(
-        default=0.0, description="differential privacy: longest update; longer ones are shortened by the user"
-    )
-    dp_noise: NotNegative = Field(
-        default=0.0, description="differential privacy: noise on updates, in lengths dp_clip (0: none)"
-    )
-    dp_count_noise: NotNegative = Field(
-        default=0.0, description="differential privacy: noise on label counts, in numbers of draws"
-    )
-    dp_delta: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=1e-5, description="differential privacy: the delta for which epsilon is reported"
-    )
-    train_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.5, description="the part of the training set that users get"
-    )
-    class_limit: bool = Field(
-        default=False,
-        description="as in the authors' code, no class gives more samples than a user's share of all (docs/data.md)",
-    )
-    proxy_limit: Positive = Field(default=50_000, description="the most unlabelled samples that the server has")
-    seeds: Positive = Field(default=1, description="how many repetitions")
-    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = Field(
-        default=0, description="the (first) seed of all draws"
-    )
-    eval_every: Positive = Field(default=5, description="rounds between evaluations")
-    evaluate_on: Literal["test", "validation"] = Field(
-        default="test", description="test, or validation: samples of the training set that no user holds"
-    )
-    validation: Positive = Field(default=5000, description="how many samples are kept for validation")
-    score: Literal["accuracy", "authors", "seen", "matching"] = Field(
-        default="accuracy", description="the headline number: accuracy, authors, seen or matching (docs/reading.md)"
-    )
-    score_users: Positive = Field(default=100, description="the most users whose own models are evaluated")
+    score_users: Positive = setting(100, "Evaluation", "the most users whose own models are evaluated")
     options: dict[str, dict[str, Any]] = Field(
         default={}, description="options of the algorithms, the model, the dataset and the partition"
     )
@@ -122,6 +85,14 @@ class RunConfig(BaseModel):
     def run_seeds(self) -> tuple[int, ...]:
         """The seeds, one for each repetition."""
         return tuple(range(self.seed, self.seed + self.seeds))
+
+
+# Settings of the run that one algorithm may have differently: they concern its own training only.
+PER_ALGORITHM = tuple(
+    name
+    for name, field in RunConfig.model_fields.items()
+    if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["per_algorithm"]
+)
 
 
 def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:

@@ -107,7 +107,7 @@ def test_private_extractors_keep_their_statistics() -> None:
 
 def test_the_users_rate_decays_by_round_and_weights_decay() -> None:
     # -0.1 * 0.5^3 * (gradient 2 + 0.01 * weight 4)
-    optimizer = sgd(Federation(1, lr=0.1, lr_decay=0.5, weight_decay=0.01), jnp.int32(3))
+    optimizer = sgd(Federation(users=1, lr=0.1, lr_decay=0.5, weight_decay=0.01), jnp.int32(3))
     weight = {"a": jnp.array([4.0])}
     updates, _ = optimizer.update({"a": jnp.array([2.0])}, optimizer.init(weight), weight)
     np.testing.assert_allclose(optax.apply_updates(weight, updates)["a"], [4 - 0.1 * 0.125 * 2.04], rtol=1e-6)

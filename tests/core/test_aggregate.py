@@ -33,13 +33,13 @@ VALUES = np.random.default_rng(0).normal(size=(7, 3, 2)).astype(np.float32)
 
 @pytest.mark.parametrize(("users", "trim"), [(7, 0.0), (7, 0.2), (7, 0.4), (6, 0.34), (2, 0.49), (1, 0.2)])
 def test_trimmed_mean_is_scipys(users: int, trim: float) -> None:
-    got = combine(jnp.asarray(VALUES[:users]), None, Federation(7, aggregation="trimmed", trim=trim))
+    got = combine(jnp.asarray(VALUES[:users]), None, Federation(users=7, aggregation="trimmed", trim=trim))
     np.testing.assert_allclose(got, trim_mean(VALUES[:users], trim, axis=0), rtol=1e-5, atol=1e-6)
 
 
 def test_a_trimmed_mean_of_few_users_trims_one_on_each_side() -> None:
     """20 % of four users are none; still the largest and the smallest go: (2 + 3) / 2."""
-    federation = Federation(4, aggregation="trimmed", trim=0.2)
+    federation = Federation(users=4, aggregation="trimmed", trim=0.2)
     assert combine(jnp.array([1e9, 2.0, 3.0, -1e9]), None, federation) == 2.5
     assert combine(jnp.array([1.0, 2.0]), None, federation) == 1.5
 
@@ -47,10 +47,10 @@ def test_a_trimmed_mean_of_few_users_trims_one_on_each_side() -> None:
 @pytest.mark.parametrize(
     "federation",
     [
-        Federation(7),
-        Federation(7, aggregation="median"),
-        Federation(7, aggregation="trimmed", trim=0.2),
-        Federation(7, aggregation="trimmed", trim=0.4),
+        Federation(users=7),
+        Federation(users=7, aggregation="median"),
+        Federation(users=7, aggregation="trimmed", trim=0.2),
+        Federation(users=7, aggregation="trimmed", trim=0.4),
     ],
 )
 def test_what_some_users_gave_is_combined_as_if_there_were_only_those(federation: Federation) -> None:
@@ -67,7 +67,7 @@ def test_what_some_users_gave_is_combined_as_if_there_were_only_those(federation
 
 @pytest.mark.parametrize("users", [1, 2, 6, 7])
 def test_median_is_numpys(users: int) -> None:
-    got = combine({"a": jnp.asarray(VALUES[:users])}, None, Federation(7, aggregation="median"))
+    got = combine({"a": jnp.asarray(VALUES[:users])}, None, Federation(users=7, aggregation="median"))
     np.testing.assert_allclose(got["a"], np.median(VALUES[:users], axis=0), rtol=1e-6)
 
 
@@ -79,7 +79,10 @@ def test_a_minority_cannot_move_median_and_trimmed_mean_out_of_the_others_range(
     bad = rng.choice(10, 2, replace=False)
     users[bad] = np.float32(size) * rng.choice([-1, 1], (2, 5))
     good = np.delete(users, bad, axis=0)
-    for federation in (Federation(10, aggregation="median"), Federation(10, aggregation="trimmed", trim=0.2)):
+    for federation in (
+        Federation(users=10, aggregation="median"),
+        Federation(users=10, aggregation="trimmed", trim=0.2),
+    ):
         got = np.asarray(combine(jnp.asarray(users), None, federation))
         assert (got >= good.min(axis=0) - 1e-5).all()
         assert (got <= good.max(axis=0) + 1e-5).all()
@@ -155,7 +158,7 @@ def test_algorithms_that_would_send_something_without_noise_are_refused(algorith
 
 def test_private_updates_have_the_bounded_length_and_the_noise_they_should() -> None:
     """An update of length 10 is cut to 2; noise has standard deviation 0.5 * 2, and 0.1 * T * B on counts."""
-    federation = Federation(1, local_steps=10, batch_size=10, dp_clip=2.0, dp_noise=0.5, dp_count_noise=0.1)
+    federation = Federation(users=1, local_steps=10, batch_size=10, dp_clip=2.0, dp_noise=0.5, dp_count_noise=0.1)
     broadcast = {"params": jnp.full(10_000, 3.0)}
     upload = {"params": jnp.full(10_000, 3.0 + 0.1), "counts": jnp.full(10_000, 1000, jnp.int32)}
     sent = jax.jit(lambda key: privatise(upload, broadcast, federation, key))(jax.random.key(0))
@@ -163,7 +166,7 @@ def test_private_updates_have_the_bounded_length_and_the_noise_they_should() -> 
     assert change.std() == pytest.approx(1.0, rel=0.03)
     assert sent["counts"].dtype == jnp.int32
     assert np.std(sent["counts"]) == pytest.approx(10.0, rel=0.03)
-    small = federation._replace(dp_noise=1e-9)
+    small = federation.with_values(dp_noise=1e-9)
     quiet = jax.jit(lambda key: privatise(upload, broadcast, small, key))(jax.random.key(0))
     np.testing.assert_allclose(np.asarray(quiet["params"]) - 3.0, 0.02, rtol=1e-3)  # 2 / sqrt(10,000)
     upload["params"] = upload["params"].at[0].set(jnp.nan)

@@ -62,7 +62,7 @@ def feddistill(
     """Share the mean logits of each label and nothing else; users keep their own models."""
     if federation.share != "all":
         raise FedgenError("feddistill shares no parameters, so --share does not apply; use feddistill+")
-    alone = federation._replace(share="nothing")
+    alone = federation.with_values(share="nothing")
     return feddistill_plus(
         task, alone, gamma=gamma, reset=reset, unseen_as_zeros=unseen_as_zeros, counts_start=counts_start
     )

@@ -29,9 +29,9 @@ def build(
     builder: Builder, task: Task, federation: Federation, options: Mapping[str, Any]
 ) -> tuple[Algorithm, Federation]:
     """The algorithm with these hyper-parameters, and the federation with those that belong to it overridden."""
-    shared = {k: v for k, v in options.items() if k in Federation._fields}
-    own = {k: v for k, v in options.items() if k not in Federation._fields}
-    federation = federation._replace(**shared)
+    shared = {k: v for k, v in options.items() if k in Federation.model_fields}
+    own = {k: v for k, v in options.items() if k not in Federation.model_fields}
+    federation = federation.with_values(**shared)
     check_aggregation(federation)
     algorithm = builder(task, federation, **own)
     check_privacy(algorithm, federation)

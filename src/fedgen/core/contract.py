@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 from annotated_types import Ge
 
+from fedgen.core.settings import Federation as Federation
+
 Array = jax.Array
 Tree = Any  # a JAX pytree of arrays
 Scalar = Any  # a float, or a traced one: float hyper-parameters are arguments of the compiled program
@@ -56,26 +58,6 @@ class Task(NamedTuple):
             return self.model.extract(params.extractor, statistics, x, False)[0]
 
         return int(jax.eval_shape(z, jax.random.key(0)).shape[-1])
-
-
-class Federation(NamedTuple):
-    """Who takes part and how a client trains: what all algorithms of a run have in common."""
-
-    users: int
-    local_steps: int = 20
-    batch_size: int = 32
-    share: Share = "all"
-    lr: Scalar = 0.01
-    lr_decay: Scalar = 1.0  # factor per round
-    weight_decay: Scalar = 0.0
-    weighting: Literal["uniform", "samples"] = "uniform"
-    statistics: Literal["averaged", "local"] = "averaged"
-    aggregation: Literal["mean", "median", "trimmed"] = "mean"
-    trim: float = 0.2  # the share of each side that a trimmed mean leaves out
-    clip: float = 0.0  # the greatest length of an update that the server takes as it is; 0: any
-    dp_clip: float = 0.0  # differential privacy: the greatest length of an update that a user sends
-    dp_noise: float = 0.0  # its noise, in lengths dp_clip; 0: none
-    dp_count_noise: float = 0.0  # noise on label counts, in numbers of draws
 
 
 class Batch(NamedTuple):

@@ -40,7 +40,7 @@ TRAIN_PER_LABEL, TEST_PER_LABEL = 200, 2000
 
 # The training. FedGen's other settings are its defaults.
 HIDDEN = 32  # units in each of the classifier's two hidden layers
-FEDERATION = Federation(USERS, local_steps=500, lr=0.1)
+FEDERATION = Federation(users=USERS, local_steps=500, lr=0.1)
 NOISE_SIZE = 32
 SHOWN_STEPS = (0, 50, 150, 250)  # of the generator, as in the paper's figure; users learn from the last
 STEPS_PER_UPDATE = 50

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedgen.config import NotNegative, Positive, Rate, RunConfig, WholeNumber, checked, read_toml, resolve
+from fedgen.config import RunConfig, checked, read_toml, resolve
 from fedgen.core.contract import Model, Task
+from fedgen.core.settings import NotNegative, Positive, Rate, WholeNumber
 from fedgen.data.dataset import Dataset, Scale
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS

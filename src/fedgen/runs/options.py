@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedgen.config import RunConfig
+from fedgen.config import PER_ALGORITHM, RunConfig
 
 
 def options_for(config: RunConfig, algorithm: str) -> tuple[dict[str, float], dict[str, Any]]:
@@ -11,7 +11,6 @@ def options_for(config: RunConfig, algorithm: str) -> tuple[dict[str, float], di
     Floats are arguments, so that other values need no new compilation; but a 0 switches a term off
     and stays a constant, so that what is off costs nothing.
     """
-    rates = {key: getattr(config, key) for key in ("lr", "lr_decay", "weight_decay")}
-    options = {**rates, **config.of(algorithm)}
+    options = {**{key: getattr(config, key) for key in PER_ALGORITHM}, **config.of(algorithm)}
     traced = {k: v for k, v in options.items() if isinstance(v, float) and v != 0}
     return traced, {k: v for k, v in options.items() if k not in traced}

@@ -28,23 +28,7 @@ def task_of(config: RunConfig, model: Model | None, dataset: Dataset, proxy_samp
 
 def federation_of(config: RunConfig) -> Federation:
     """Who takes part and how a client trains; one algorithm's own values come on top when it is built."""
-    return Federation(
-        config.users,
-        config.local_steps,
-        config.batch_size,
-        config.share,
-        config.lr,
-        config.lr_decay,
-        config.weight_decay,
-        config.weighting,
-        config.statistics,
-        config.aggregation,
-        config.trim,
-        config.clip,
-        config.dp_clip,
-        config.dp_noise,
-        config.dp_count_noise,
-    )
+    return Federation.model_construct(**{name: getattr(config, name) for name in Federation.model_fields})
 
 
 def normalise(x: Array) -> Array:

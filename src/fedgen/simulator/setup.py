@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgen.algorithms import ALGORITHMS, build
-from fedgen.config import RunConfig
+from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Model, Task
 from fedgen.data.dataset import Dataset
 from fedgen.data.federated import Division, gather
@@ -96,8 +96,8 @@ class Setup:
             build(ALGORITHMS[algorithm], self.task, self.federation, self.config.of(algorithm))
 
 
-# What a compiled program does not depend on; the rates are among the hyper-parameters.
-_NOT_COMPILED = {"preset", "seed", "seeds", "alpha", "score", "lr", "lr_decay", "weight_decay", "options"}
+# What a compiled program does not depend on, and what is among the options of each algorithm.
+_NOT_COMPILED = {"preset", "seed", "seeds", "alpha", "score", "headline", "options", *PER_ALGORITHM}
 
 
 def same_program(config: RunConfig) -> str:

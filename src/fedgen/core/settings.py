@@ -1,0 +1,125 @@
+"""The settings that an algorithm sees, each declared once.
+
+`fedgen.config.RunConfig` adds those of data, evaluation and repetition. The options of the command, the commented
+configuration of a federation and the table in the docs are all made from these declarations.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+Positive = Annotated[int, Field(ge=1, strict=True)]
+WholeNumber = Annotated[int, Field(ge=0, strict=True)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+# The groups in which settings are shown, in this order.
+PANELS = ("Run", "Data", "Federation", "Local training", "Server", "Privacy", "Evaluation")
+
+
+def setting(default: Any, panel: str, description: str, *, per_algorithm: bool = False) -> Any:
+    """A setting with its default, its group and its help; `per_algorithm` where one algorithm may have another value.
+
+    Floats that may differ between algorithms are arguments of the compiled program (`fedgen.runs.options`).
+    """
+    assert panel in PANELS, panel
+    extra: JsonDict = {"panel": panel, "per_algorithm": per_algorithm}
+    return Field(default=default, description=description, json_schema_extra=extra)
+
+
+class Federation(BaseModel):
+    """Who takes part and how a client trains: what all algorithms of a run have in common.
+
+    Within a compiled program the floats among them may be traced values.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    users: Positive = setting(20, "Federation", "how many users (in a federation: sites) there are")
+    rounds: Positive = setting(200, "Federation", "communication rounds")
+    share: Literal["all", "predictor"] = setting(
+        "all", "Federation", "all, or predictor: then feature extractors stay with the users"
+    )
+
+    local_steps: Positive = setting(20, "Local training", "mini-batches a user trains on in a round")
+    local_epochs: WholeNumber = setting(
+        0, "Local training", "passes over a user's data in a round, in place of local_steps (0: local_steps counts)"
+    )
+    batch_size: Positive = setting(32, "Local training", "samples of a mini-batch")
+    lr: Rate = setting(0.01, "Local training", "the users' learning rate", per_algorithm=True)
+    lr_schedule: Literal["exponential", "constant", "cosine", "steps"] = setting(
+        "exponential",
+        "Local training",
+        "how the rate changes over the rounds: exponential (times lr_decay after each), constant, cosine (down to"
+        " lr_final of it in the last), or steps (times lr_decay at each of lr_milestones)",
+        per_algorithm=True,
+    )
+    lr_decay: Rate = setting(
+        1.0, "Local training", "what the rate is multiplied by, see lr_schedule", per_algorithm=True
+    )
+    lr_final: NotNegative = setting(
+        0.0, "Local training", "cosine: the part of the rate that is left in the end", per_algorithm=True
+    )
+    lr_milestones: tuple[Positive, ...] = setting(
+        (), "Local training", "steps: the rounds after which the rate is multiplied by lr_decay", per_algorithm=True
+    )
+    lr_warmup: WholeNumber = setting(
+        0, "Local training", "rounds in which the rate first rises from 0 in equal steps", per_algorithm=True
+    )
+    optimizer: Literal["sgd", "adam", "adamw"] = setting(
+        "sgd", "Local training", "the users' optimiser: sgd, adam or adamw", per_algorithm=True
+    )
+    momentum: Fraction = setting(0.0, "Local training", "momentum of sgd", per_algorithm=True)
+    nesterov: bool = setting(False, "Local training", "whether sgd's momentum is Nesterov's", per_algorithm=True)
+    weight_decay: NotNegative = setting(
+        0.0,
+        "Local training",
+        "weight decay of the users' training (sgd, adam: in the gradient; adamw: beside it)",
+        per_algorithm=True,
+    )
+    clip_gradient: NotNegative = setting(
+        0.0, "Local training", "longest gradient of a mini-batch; longer ones are shortened (0: never)",
+        per_algorithm=True,
+    )  # fmt: skip
+    optimizer_state: Literal["fresh", "kept"] = setting(
+        "fresh",
+        "Local training",
+        "whether a user's optimiser starts fresh in each round, or its state (momentum, Adam's moments) is kept",
+        per_algorithm=True,
+    )
+
+    weighting: Literal["uniform", "samples"] = setting(
+        "uniform",
+        "Server",
+        "uniform: users count alike in averages; samples: by how many they have",
+        per_algorithm=True,
+    )
+    statistics: Literal["averaged", "local"] = setting(
+        "averaged",
+        "Server",
+        "running statistics of BatchNorm: averaged by the server, or local, kept by the users",
+        per_algorithm=True,
+    )
+    aggregation: Literal["mean", "median", "trimmed"] = setting(
+        "mean", "Server", "mean, median or trimmed: how the server combines the users' parameters"
+    )
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = setting(
+        0.2, "Server", "the part of the largest and of the smallest values that trimmed leaves out"
+    )
+    clip: NotNegative = setting(0.0, "Server", "longest update; longer ones are shortened by the server (0: never)")
+
+    dp_clip: NotNegative = setting(
+        0.0, "Privacy", "differential privacy: longest update; longer ones are shortened by the user"
+    )
+    dp_noise: NotNegative = setting(
+        0.0, "Privacy", "differential privacy: noise on updates, in lengths dp_clip (0: none)"
+    )
+    dp_count_noise: NotNegative = setting(
+        0.0, "Privacy", "differential privacy: noise on label counts, in numbers of draws"
+    )
+
+    def with_values(self, **values: Any) -> "Federation":
+        """The same with other values, which may be traced."""
+        return self.model_copy(update=values)
