@@ -1,7 +1,7 @@
 """FedGen: data-free knowledge distillation for heterogeneous federated learning, and its baselines, in JAX."""
 
 from fedgen.algorithms import ALGORITHMS
-from fedgen.core.contract import Algorithm, Batch, Clock, Federation, Model, Params, Round, Task
+from fedgen.core.contract import Algorithm, Batch, Federation, Local, Loss, Model, Needs, Params, Round, Step, Task
 from fedgen.data.dataset import Dataset, from_arrays
 from fedgen.errors import FedgenError
 from fedgen.library import simulate
@@ -12,13 +12,16 @@ __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Batch",
-    "Clock",
     "Dataset",
     "Federation",
     "FedgenError",
+    "Local",
+    "Loss",
     "Model",
+    "Needs",
     "Params",
     "Round",
+    "Step",
     "Task",
     "__version__",
     "from_arrays",

@@ -2,7 +2,8 @@
 
 from fedgen.algorithms.fedavg import fedavg
 from fedgen.algorithms.feddfusion import feddfusion
-from fedgen.algorithms.feddistill import feddistill, feddistill_plus
+from fedgen.algorithms.feddistill import feddistill
+from fedgen.algorithms.feddistill_plus import feddistill_plus
 from fedgen.algorithms.fedensemble import fedensemble
 from fedgen.algorithms.fedgen import fedgen
 from fedgen.algorithms.fedprox import fedprox

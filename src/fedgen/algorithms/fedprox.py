@@ -1,24 +1,21 @@
 """FedProx (Li et al. 2020): FedAvg with a proximal term that holds users near the model they received."""
 
-from fedgen.algorithms.fedavg import Broadcast, Client, fedavg
-from fedgen.core.contract import Algorithm, Array, Batch, Clock, Federation, Params, Scalar, Task, Tree
+from fedgen.algorithms.fedavg import fedavg
+from fedgen.algorithms.wrap import wrap
+from fedgen.core import contract as fl
 from fedgen.core.trees import is_off, squared_distance
 
 
-def fedprox(task: Task, federation: Federation, *, mu: Scalar = 0.1) -> Algorithm:
+def fedprox(task: fl.Task, federation: fl.Federation, *, mu: fl.Scalar = 0.1) -> fl.Algorithm:
     """FedAvg plus (mu/2) * ||theta - theta_received||^2 in each user's loss."""
     base = fedavg(task, federation)
     if is_off(mu):
         return base
 
-    def local_loss(
-        params: Params, memo: Tree, batch: Batch, received: Broadcast, client: Client, clock: Clock
-    ) -> tuple[Array, Tree]:
-        loss, memo = base.local_loss(params, memo, batch, received, client, clock)
+    def local_loss(loss: fl.Loss, params: fl.Params, batch: fl.Batch, local: fl.Local, step: fl.Step) -> fl.Loss:
         # A part that is not shared has no received value to stay near to.
-        distances = [
-            squared_distance(now, then) for now, then in zip(params, received.params, strict=True) if then is not None
-        ]
-        return loss + 0.5 * mu * sum(distances), memo
+        shared = [(now, then) for now, then in zip(params, local.received.params, strict=True) if then is not None]
+        distance = sum(squared_distance(now, then) for now, then in shared)
+        return loss._replace(value=loss.value + 0.5 * mu * distance)
 
-    return base._replace(local_loss=local_loss)
+    return wrap(base, local_loss=local_loss)

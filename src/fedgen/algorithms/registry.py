@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedgen.core.aggregate import check_aggregation
+from fedgen.core.client import keeping_optimizer
 from fedgen.core.contract import Algorithm, Federation, Task
 from fedgen.core.privacy import check_privacy
+from fedgen.errors import FedgenError
 
 Builder = Callable[..., Algorithm]  # (task, federation, *, hyper-parameters) -> Algorithm
 
@@ -34,5 +36,12 @@ def build(
     federation = federation.with_values(**shared)
     check_aggregation(federation)
     algorithm = builder(task, federation, **own)
-    check_privacy(algorithm, federation)
+    if algorithm.needs.proxy and task.proxy_samples == 0:
+        raise FedgenError(
+            "this algorithm needs unlabelled samples that no user holds, and there are none; give less of the training"
+            " set to the users (--train-fraction 0.5)"
+        )
+    if federation.optimizer_state == "kept":
+        algorithm = keeping_optimizer(algorithm, task, federation)
+    check_privacy(algorithm, task, federation)
     return algorithm, federation

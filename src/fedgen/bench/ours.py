@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgen.bench.peers.workload import Workload
 from fedgen.config import resolve
-from fedgen.core.client import Shard, draw_rows
+from fedgen.core.recipe import Shard, draw_batches
 from fedgen.data.dataset import Dataset
 from fedgen.runs.cohort import draw_cohort
 from fedgen.simulator.setup import Setup, prepare
@@ -38,7 +38,7 @@ class Ours:
     def evaluation(self) -> float:
         """Seconds of an evaluation on the test set."""
         start = time.perf_counter()
-        jax.block_until_ready(self._program.evaluate(self._inputs, self._state))
+        jax.block_until_ready(self._program.evaluate(self._inputs, self._state, self._round))
         return time.perf_counter() - start
 
     def _advance(self, rounds: int) -> float:
@@ -62,8 +62,9 @@ def workload_of(setup: Setup, rounds: int) -> Workload:
 
     @jax.jit
     def rows_of(round: jax.Array, user: jax.Array) -> jax.Array:
-        shard = Shard(data.x, data.y, inputs.rows, inputs.offset[user], inputs.size[user])
-        return draw_rows(federation, shard, round, user, inputs.key)
+        of_user = inputs.offset[user], inputs.size[user], inputs.labels[user]
+        shard = Shard(data.x, data.y, inputs.rows, *of_user)
+        return draw_batches(federation, shard, round, user, inputs.key, setup.largest).rows
 
     rows = []
     for round in range(rounds):

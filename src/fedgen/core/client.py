@@ -6,21 +6,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedgen.core.contract import Algorithm, Array, Batch, Clock, Federation, Task, Tree
+from fedgen.core.contract import Algorithm, Array, Batch, Federation, Local, Pass, Step, Task, Tree
 from fedgen.core.optimise import descend
 from fedgen.core.privacy import is_private, privatise
+from fedgen.core.recipe import Draws, Kept, Shard, client_optimizer, draw_batches, learning_rate
 from fedgen.core.streams import stream
-from fedgen.core.trees import is_off
+from fedgen.core.wires import untrained
 
-
-class Shard(NamedTuple):
-    """A user's data: the samples `rows[offset : offset + size]` of arrays that may hold other users' samples too."""
-
-    x: Array
-    y: Array
-    rows: Array
-    offset: Array
-    size: Array
+PASS_CHUNK = 64  # samples of one step of a pass over a user's data
 
 
 class Trained(NamedTuple):
@@ -41,52 +34,95 @@ def train_client(
     round: Array,
     user: Array,
     seed: Array,
+    *,
+    largest: int,
     noise: Array | None = None,
-    rows: Array | None = None,
+    draws: Draws | None = None,
 ) -> Trained:
-    """T steps of mini-batch SGD on the user's own data, drawn with replacement.
+    """The local training of a user that holds no more than `largest` samples.
 
-    Drawing with replacement is the paper's `(x, y) ~ T_k`; it also gives a user with fewer samples than
-    a batch full batches. `noise` is the key of a private user's noise. A simulation has it from the seed; a real
-    user brings a secret one, since whoever knows it can take the noise away again.
-    `rows` [step, batch] says where the drawn samples are if not where `draw_rows` says.
+    `noise` is the key of a private user's noise. A simulation has it from the seed; a real user brings a secret one,
+    since whoever knows it can take the noise away again. `draws` says where the mini-batches' samples are if not where
+    `draw_batches` says.
     """
-    if rows is None:
-        rows = draw_rows(federation, shard, round, user, seed)
-    labels = shard.y[rows]
-    local = stream(seed, "local", round, user)
+    if draws is None:
+        draws = draw_batches(federation, shard, round, user, seed, largest)
+    keeps = federation.optimizer_state == "kept"
+    steps = jnp.int32(len(draws.rows)) if draws.steps is None else draws.steps
+    rate = learning_rate(federation, round)
+    own = client.own if keeps else client
+    local = Local(broadcast, own, round, rate, shard.size, shard.counts, steps)
+    params, memo = algorithm.local_start(local)
+    local = local._replace(start=params)
+    if algorithm.before is not None:
+        local = local._replace(before=_over_all(algorithm.before, task, params, memo, local, shard, largest))
+    keys = stream(seed, "local", round, user)
 
-    def clock_of(step: Array, labels: Array) -> Clock:
-        clock = Clock(round, step, jax.random.fold_in(local, step))
-        return clock._replace(ahead=algorithm.ahead and algorithm.ahead(broadcast, labels, clock))
+    def batch_of(rows: Array, labels: Array, weight: Array | None) -> Batch:
+        return Batch(task.prepare(shard.x[rows]), labels, weight)
 
-    def loss(params: Tree, memo: Tree, item: tuple[Array, Array, Clock]) -> tuple[Array, Tree]:
-        row, y, clock = item
-        batch = Batch(task.prepare(shard.x[row]), y)
-        return algorithm.local_loss(params, memo, batch, broadcast, client, clock)
+    def step_of(number: Array, rows: Array, labels: Array, weight: Array | None) -> Step:
+        step = Step(number, jax.random.fold_in(keys, number))
+        return step._replace(ahead=algorithm.ahead and algorithm.ahead(batch_of(rows, labels, weight), local, step))
 
-    params, memo = algorithm.local_start(broadcast, client)
-    optimizer = sgd(federation, round)
-    clocks = jax.vmap(clock_of)(jnp.arange(federation.local_steps), labels)
-    params, memo, _, losses = descend(loss, params, memo, optimizer, optimizer.init(params), (rows, labels, clocks))
-    upload, client = algorithm.local_finish(params, memo, broadcast, client, shard.size)
+    def loss(params: Tree, memo: Tree, item: tuple[tuple[Array, Array, Array | None], Step]) -> tuple[Array, Tree]:
+        drawn, step = item
+        found = algorithm.local_loss(params, memo, batch_of(*drawn), local, step)
+        return found.value, found.memo
+
+    correct = None
+    if algorithm.local_gradient is not None:
+        change = algorithm.local_gradient
+
+        def correct(gradient: Tree, params: Tree, item: tuple[Tree, Step]) -> Tree:
+            return change(gradient, params, local, item[1])
+
+    optimizer = optimizer_of(algorithm, federation, rate)
+    drawn = draws.rows, shard.y[draws.rows], draws.weight
+    items = drawn, jax.vmap(step_of)(jnp.arange(len(draws.rows)), *drawn)
+    state = client.optimizer if keeps else optimizer.init(params)
+    reached = descend(loss, params, memo, optimizer, state, items, correct=correct, steps=draws.steps)
+    if algorithm.after is not None:
+        sums = _over_all(algorithm.after, task, reached.params, reached.memo, local, shard, largest)
+        local = local._replace(after=sums)
+    upload, own = algorithm.local_finish(reached.params, reached.memo, local)
     if is_private(federation):
         key = stream(seed, "privacy", round, user) if noise is None else noise
         upload = privatise(upload, broadcast, federation, key)
-    return Trained(upload, client, jnp.mean(losses))
+    return Trained(upload, Kept(own, reached.state) if keeps else own, reached.loss)
 
 
-def draw_rows(federation: Federation, shard: Shard, round: Array, user: Array, seed: Array) -> Array:
-    """The rows of a user's mini-batches in a round, [step, batch]."""
-    shape = (federation.local_steps, federation.batch_size)
-    drawn = jax.random.randint(stream(seed, "batches", round, user), shape, 0, shard.size)
-    return shard.rows[shard.offset + drawn]
+def optimizer_of(algorithm: Algorithm, federation: Federation, rate: Array) -> optax.GradientTransformation:
+    """The users' optimiser: the algorithm's where it has one, else the settings'."""
+    return algorithm.optimizer(rate) if algorithm.optimizer else client_optimizer(federation, rate)
 
 
-def sgd(federation: Federation, round: Array) -> optax.GradientTransformation:
-    """The clients' optimiser: plain SGD, its rate decayed once per round."""
-    rate = federation.lr * jnp.power(jnp.asarray(federation.lr_decay, jnp.float32), round)
-    step = optax.sgd(rate)
-    if is_off(federation.weight_decay):
-        return step
-    return optax.chain(optax.add_decayed_weights(federation.weight_decay), step)
+def keeping_optimizer(algorithm: Algorithm, task: Task, federation: Federation) -> Algorithm:
+    """The same algorithm with the optimiser's state in the client's (see `Kept`)."""
+
+    def client_init(key: Array) -> Kept:
+        own = algorithm.client_init(key)
+        nothing = jnp.zeros((), jnp.int32)
+        local = untrained(algorithm.broadcast(algorithm.server_init(key), nothing), own, task)
+        return Kept(own, optimizer_of(algorithm, federation, local.rate).init(algorithm.local_start(local)[0]))
+
+    predict = algorithm.predict_local
+    return algorithm._replace(
+        client_init=client_init,
+        predict_local=predict and (lambda received, client, x: predict(received, client.own, x)),
+    )
+
+
+def _over_all(add_up: Pass, task: Task, params: Tree, memo: Tree, local: Local, shard: Shard, largest: int) -> Tree:
+    """The sums of `add_up` over all samples of a user, some at a time."""
+    chunk = min(PASS_CHUNK, largest)
+
+    def part(number: Array) -> Tree:
+        place = number * chunk + jnp.arange(chunk)
+        rows = shard.rows[shard.offset + jnp.minimum(place, shard.size - 1)]
+        batch = Batch(task.prepare(shard.x[rows]), shard.y[rows], (place < shard.size).astype(jnp.float32))
+        return add_up(params, memo, batch, local)
+
+    form = jax.eval_shape(part, jnp.int32(0))
+    start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), form)
+    return jax.lax.fori_loop(0, -(-shard.size // chunk), lambda n, sums: jax.tree.map(jnp.add, sums, part(n)), start)

@@ -1,14 +1,16 @@
 """What an algorithm is: pure functions for the client, the wire and the server.
 
-The simulator and a real federation run the same ten functions. Only what `broadcast` returns goes down
-the wire and only the first result of `local_finish` goes up: a client function never sees the server's
-state, and a server function never sees a client's state or its data.
+The simulator and a real federation run the same functions. Only what `broadcast` returns goes down the wire and only
+the first result of `local_finish` goes up: a client function never sees the server's state, and a server function
+never sees a client's state or its data.
 """
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import optax
 from annotated_types import Ge
 
 from fedgen.core.settings import Federation as Federation
@@ -18,6 +20,8 @@ Tree = Any  # a JAX pytree of arrays
 Scalar = Any  # a float, or a traced one: float hyper-parameters are arguments of the compiled program
 Count = Annotated[int, Ge(1)]  # an integer hyper-parameter that must be at least 1
 Share = Literal["all", "predictor", "nothing"]
+Metrics = dict[str, Array]  # named numbers that the server reports of a round
+Headline = Literal["global", "users"]
 
 
 class Params(NamedTuple):
@@ -61,25 +65,64 @@ class Task(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A mini-batch, ready for the model."""
+    """A mini-batch, ready for the model.
+
+    The last mini-batch of an epoch may have fewer samples than the others. It is then filled up by repeating its own
+    samples, with weight 0: `mean` and `one_hot` leave them out.
+    """
 
     x: Array  # [batch, ...]
     y: Array  # [batch]
+    weight: Array | None = None  # [batch] 1.0 for a sample, 0.0 for a repeated one; None: none is repeated
+
+    def mean(self, values: Array) -> Array:
+        """The mean of one value for each sample, [batch] -> []."""
+        if self.weight is None:
+            return jnp.mean(values)
+        return jnp.sum(self.weight * values) / jnp.maximum(jnp.sum(self.weight), 1.0)
+
+    def one_hot(self, classes: int, dtype: Any = jnp.float32) -> Array:
+        """[batch, label] 1 at each sample's label; summed over the batch it counts the labels."""
+        chosen = jax.nn.one_hot(self.y, classes, dtype=dtype)
+        return chosen if self.weight is None else chosen * self.weight.astype(dtype)[:, None]
 
 
-class Clock(NamedTuple):
-    """When a local step happens, and the randomness it may use."""
+class Local(NamedTuple):
+    """What a user has at hand in a round."""
 
-    round: Array
-    step: Array
+    received: Tree  # B, what the server broadcast
+    client: Tree  # C, what the user kept from its last round
+    round: Array  # [] 0 in the first round
+    rate: Array  # [] the learning rate of this round
+    samples: Array  # [] how many samples the user holds
+    counts: Array  # [label] how many of each label
+    steps: Array  # [] how many mini-batches it trains on in this round
+    start: Tree = None  # the parameters before the first step; None in `local_start`
+    before: Tree = None  # what the algorithm's `before` added up over the user's data
+    after: Tree = None  # what its `after` added up; in `local_finish`
+
+
+class Step(NamedTuple):
+    """A local step: its number, the randomness it may use, and what was computed ahead for it."""
+
+    number: Array  # [] 0 for a round's first mini-batch
     key: Array
-    ahead: Tree = None  # what the algorithm's `ahead` made for this step, if it was asked to
+    ahead: Tree = None  # what the algorithm's `ahead` gave for this step
+
+
+class Loss(NamedTuple):
+    """A mini-batch's loss, and what its computation leaves behind."""
+
+    value: Array  # [] what is differentiated
+    memo: Tree  # carried to the next step: BatchNorm statistics, label counts ...
+    z: Array  # [batch, latent] and
+    logits: Array  # [batch, class], of the user's own model, for whoever adds a term
 
 
 class Round(NamedTuple):
     """What the server knows when it updates, apart from the uploads."""
 
-    number: Array  # 0 in the first round
+    number: Array  # [] 0 in the first round
     cohort: Array  # [active] user numbers, in the order of the uploads
     key: Array
     proxy: Callable[[Array, int], Array]  # (key, n) -> n unlabelled samples of the server's own
@@ -87,25 +130,84 @@ class Round(NamedTuple):
     each: Callable[[Callable[[Tree], Tree], Tree], Tree] = jax.lax.map
 
 
-class Algorithm(NamedTuple):
-    """One federated learning algorithm; `S`, `C`, `B`, `U` are pytrees of its own choice.
+class Needs(NamedTuple):
+    """What an algorithm asks for beyond sums of uploads; `fedgen list` shows it."""
 
-    Uploads reach `server_update` stacked along a leading client axis. `local_loss` carries `memo` from
-    step to step (BatchNorm statistics, label counts); only `params` are differentiated.
+    proxy: bool = False  # unlabelled samples that the server holds
+    whole_uploads: bool = False  # users upload their whole model, whatever `share` says
+    individual_uploads: bool = False  # the server looks at each upload, so secure aggregation does not fit
+
+
+Pass = Callable[[Tree, Tree, Batch, Local], Tree]  # params, memo, some of the user's data, local -> sums
+
+
+class Algorithm(NamedTuple):
+    """One federated learning algorithm: nine functions that each one has, and what is left to choose.
+
+    `S`, `C`, `B`, `U` are pytrees of its own choice: the server's state, a client's state between rounds, the
+    broadcast and the upload. `params` is what is trained, `memo` what else a user carries from step to step. Uploads
+    reach `server_update` stacked, each array with a leading client axis: [active, ...].
+
+    In round r the cohort gets `broadcast(S, r)`. After round r the state is evaluated with `broadcast(S, r + 1)`, what
+    the next round would begin with: simulator and federation alike.
+
+    A complete algorithm in a few lines, one that trains a single number towards the users' mean label:
+
+    >>> import jax, jax.numpy as jnp
+    >>> from fedgen.core.client import Shard, train_client
+    >>> from fedgen.core.contract import Algorithm, Federation, Model, Loss, Params, Task
+    >>> def local_loss(params, memo, batch, local, step):
+    ...     z = jnp.broadcast_to(params, (len(batch.y), 1))
+    ...     return Loss(batch.mean((z[:, 0] - batch.y) ** 2), memo, z, z)
+    >>> mean_label = Algorithm(
+    ...     server_init=lambda key: jnp.zeros(()),
+    ...     client_init=lambda key: (),
+    ...     broadcast=lambda server, round: server,
+    ...     local_start=lambda local: (local.received, ()),
+    ...     local_loss=local_loss,
+    ...     local_finish=lambda params, memo, local: (params, local.client),
+    ...     server_update=lambda server, uploads, round: (jnp.mean(uploads), {}),
+    ...     predict_global=lambda server, x: jnp.broadcast_to(server, (len(x), 1)),
+    ...     predict_local=None,
+    ... )
+    >>> x, y = jnp.zeros((8, 1)), jnp.array([1, 1, 1, 1, 3, 3, 3, 3])
+    >>> shard = Shard(x, y, jnp.arange(8), jnp.int32(0), jnp.int32(8), jnp.array([0, 4, 0, 4]))
+    >>> task = Task(Model(None, None, None), 4, jax.ShapeDtypeStruct((1,), jnp.float32), lambda x: x)
+    >>> federation = Federation(users=1, local_epochs=50, batch_size=4, lr=0.1)
+    >>> trained = train_client(
+    ...     mean_label, task, federation, mean_label.server_init(None), (), shard, 0, 0, jax.random.key(0), largest=8
+    ... )
+    >>> bool(abs(trained.upload - 2) < 0.5)
+    True
     """
 
     server_init: Callable[[Array], Tree]  # key -> S
     client_init: Callable[[Array], Tree]  # key -> C, the same key for all: users start alike
     broadcast: Callable[[Tree, Array], Tree]  # S, round -> B, down the wire
-    local_start: Callable[[Tree, Tree], tuple[Tree, Tree]]  # B, C -> params, memo
-    local_loss: Callable[[Tree, Tree, Batch, Tree, Tree, Clock], tuple[Array, Tree]]  # params, memo, batch, B, C, clock
-    local_finish: Callable[[Tree, Tree, Tree, Tree, Array], tuple[Tree, Tree]]  # params, memo, B, C, samples -> U, C
-    server_update: Callable[[Tree, Tree, Round], tuple[Tree, dict[str, Array]]]  # S, stacked U -> S, metrics
-    predict_global: Callable[[Tree, Array], Array] | None  # S, x -> logits
-    predict_local: Callable[[Tree, Tree, Array], Array] | None  # B, C, x -> logits
-    # B, labels of the batch, clock -> what `local_loss` needs that does not depend on the parameters, so that it can
-    # be drawn and computed for all local steps at once. Where `clock.ahead` is None, `local_loss` does it itself.
-    ahead: Callable[[Tree, Array, Clock], Tree] | None = None
+    local_start: Callable[[Local], tuple[Tree, Tree]]  # local -> params, memo
+    local_loss: Callable[[Tree, Tree, Batch, Local, Step], Loss]  # params, memo, batch, local, step -> objective
+    local_finish: Callable[[Tree, Tree, Local], tuple[Tree, Tree]]  # params, memo, local -> U, C
+    server_update: Callable[[Tree, Tree, Round], tuple[Tree, Metrics]]  # S, stacked U, round -> S, metrics
+    predict_global: Callable[[Tree, Array], Array] | None  # S, x [batch, ...] -> logits [batch, class]
+    # B, C, x -> logits: what a user predicts with right after a broadcast; None where it cannot by itself
+    predict_local: Callable[[Tree, Tree, Array], Array] | None
+
+    personal: bool = False  # whether that is another model for each user, so that users are evaluated one by one
+    headline: Headline | None = None  # whose accuracy it is judged by; None: the global model's where there is one
+    needs: Needs = Needs()
+    # batch, local, step -> what `local_loss` needs that does not depend on the parameters (a generator's samples, what
+    # a frozen teacher says of the batch): computed for all local steps at once, and found in `step.ahead`
+    ahead: Callable[[Batch, Local, Step], Tree] | None = None
+    # gradient, params, local, step -> the gradient that the optimiser gets; the reported loss stays what it is
+    local_gradient: Callable[[Tree, Tree, Local, Step], Tree] | None = None
+    # rate -> the users' optimiser, where it is not the one that the settings say (for parts of the tree, say)
+    optimizer: Callable[[Array], optax.GradientTransformation] | None = None
+    before: Pass | None = None  # sums over all of the user's data, with the parameters before local training
+    after: Pass | None = None  # likewise, with those after it
     check_upload: Callable[[Tree], dict[str, Array]] | None = None  # U -> what no honest user sends, and whether it did
-    # B, C, x -> logits: what a user predicts with right after a broadcast, also where that is the global model
-    predict_received: Callable[[Tree, Tree, Array], Array] | None = None
+
+    def headline_of(self, wanted: str = "auto") -> Headline:
+        """Whose accuracy counts: as the user says, or as the algorithm does, or the global model's if there is one."""
+        if wanted in ("global", "users"):
+            return "global" if wanted == "global" else "users"
+        return self.headline or ("users" if self.predict_global is None else "global")

@@ -1,11 +1,10 @@
 """The losses of the paper, each as it is written there."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
-from fedgen.core.contract import Array, Batch, Model, Params, Tree
+from fedgen.core.aggregate import combine_given
+from fedgen.core.contract import Array, Batch, Federation, Loss, Model, Params, Tree
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
@@ -22,18 +21,11 @@ def kl(target_logits: Array, logits: Array) -> Array:
     return jnp.sum(jnp.exp(target) * (target - jax.nn.log_softmax(logits)), axis=-1)
 
 
-class Forward(NamedTuple):
-    """What a training-mode forward pass leaves behind."""
-
-    logits: Array
-    statistics: Tree
-
-
-def supervised(model: Model, params: Params, statistics: Tree, batch: Batch) -> tuple[Array, Forward]:
+def supervised(model: Model, params: Params, statistics: Tree, batch: Batch) -> Loss:
     """The local objective of every algorithm before its own term: mean cross-entropy of a mini-batch."""
     z, statistics = model.extract(params.extractor, statistics, batch.x, True)
     logits = model.predict(params.predictor, z)
-    return jnp.mean(cross_entropy(logits, batch.y)), Forward(logits, statistics)
+    return Loss(batch.mean(cross_entropy(logits, batch.y)), statistics, z, logits)
 
 
 def infer(model: Model, params: Params, statistics: Tree, x: Array) -> Array:
@@ -61,6 +53,13 @@ def teacher_loss(logits: Array, lam: Array, y: Array, how: str) -> Array:
     if how == "losses-broadcast":
         lam = jnp.mean(lam, axis=1, keepdims=True)
     return jnp.sum(jnp.mean(lam * losses, axis=1))
+
+
+def robust_teacher_loss(logits: Array, heard: Array, y: Array, how: str, federation: Federation) -> Array:
+    """The same with each user of `heard` [user, sample] counting once: none outweighs others by counts or logits."""
+    if how == "logits":
+        return jnp.mean(cross_entropy(combine_given(logits, heard, federation), y))
+    return jnp.mean(combine_given(cross_entropy(logits, y[None])[..., None], heard, federation))
 
 
 def diversity_loss(z: Array, eps: Array, y: Array, how: str) -> Array:

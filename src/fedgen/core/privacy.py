@@ -7,10 +7,10 @@ Each message is a Gaussian mechanism at the level of the user: it hides what all
 import jax
 import jax.numpy as jnp
 
-from fedgen.core.contract import Algorithm, Array, Federation, Tree
+from fedgen.core.contract import Algorithm, Array, Federation, Task, Tree
 from fedgen.core.streams import stream
 from fedgen.core.trees import is_off, named
-from fedgen.core.wires import wires
+from fedgen.core.wires import shapes
 from fedgen.errors import FedgenError
 
 
@@ -45,7 +45,7 @@ def privatise(upload: Tree, broadcast: Tree, federation: Federation, key: Array)
     return jax.tree.unflatten(jax.tree.structure(upload), sent)
 
 
-def check_privacy(algorithm: Algorithm, federation: Federation) -> None:
+def check_privacy(algorithm: Algorithm, task: Task, federation: Federation) -> None:
     """Refuse an algorithm of which something would leave the user without noise."""
     if not is_private(federation):
         if not is_off(federation.dp_count_noise):
@@ -55,9 +55,14 @@ def check_privacy(algorithm: Algorithm, federation: Federation) -> None:
         raise FedgenError("dp_noise needs dp_clip, the greatest length of an update")
     if federation.weighting != "uniform":
         raise FedgenError("a user's number of samples is not hidden by noise; leave out weighting='samples'")
-    forms = jax.eval_shape(lambda key: wires(algorithm, key), jax.random.key(0))
+    forms = shapes(algorithm, task)
     down, up = named(forms.broadcast), named(forms.upload)
     for place, leaf in up.items():
+        if ".statistics" in place:
+            raise FedgenError(
+                "running statistics with noise are no statistics (a variance can become negative), so differential"
+                " privacy needs a model without BatchNorm (--model mlp) or --share predictor"
+            )
         if leaf.dtype == jnp.bool_:
             raise FedgenError(
                 f"differential privacy does not cover {place}, which says what a user has; use another algorithm"
@@ -67,5 +72,7 @@ def check_privacy(algorithm: Algorithm, federation: Federation) -> None:
                 raise FedgenError(
                     f"differential privacy bounds updates, and {place} is not one: users do not receive it"
                 )
+        elif federation.local_epochs:
+            raise FedgenError(f"{place} has counts that add up to a user's number of samples; use local_steps instead")
         elif is_off(federation.dp_count_noise):
             raise FedgenError(f"set dp_count_noise, too: {place} has counts of a user's labels")

@@ -6,7 +6,6 @@ import numpy as np
 
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.data.dataset import Scale
-from fedgen.errors import FedgenError
 from fedgen.federate.deploy.folders import Place, write_app, write_server, write_site
 from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings
 from fedgen.files import replacing
@@ -48,10 +47,6 @@ def write_arrays(place: Place, folder: str, name: str, **arrays: np.ndarray) -> 
 
 
 def needs_proxy(setup: Setup) -> bool:
-    """Whether the server needs unlabelled samples of its own: without any, the algorithm cannot be built."""
+    """Whether the server needs unlabelled samples of its own."""
     (name,) = setup.config.algorithms
-    try:
-        build(ALGORITHMS[name], setup.task._replace(proxy_samples=0), setup.federation, setup.config.of(name))
-    except FedgenError:
-        return True
-    return False
+    return build(ALGORITHMS[name], setup.task, setup.federation, setup.config.of(name))[0].needs.proxy

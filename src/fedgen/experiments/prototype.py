@@ -15,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgen.algorithms import ALGORITHMS, build
-from fedgen.core.client import Shard, train_client
+from fedgen.algorithms.wrap import With
+from fedgen.core.client import train_client
 from fedgen.core.contract import Algorithm, Array, Federation, Model, Params, Round, Task, Tree
 from fedgen.core.losses import infer
+from fedgen.core.recipe import Shard
 from fedgen.core.streams import stream
 from fedgen.core.trees import stack
 from fedgen.errors import FedgenError
@@ -94,7 +96,9 @@ class Points(NamedTuple):
         all_rows = np.arange(len(self.y))
         offset, size = (0, len(self.y)) if user is None else (int(self.offset[user]), int(self.size[user]))
         # Integers of numpy, whose types JAX takes as they are, so that all shards go through one program.
-        return Shard(*map(jnp.asarray, (self.x, self.y, all_rows, np.int32(offset), np.int32(size))))
+        counts = np.bincount(self.y[offset : offset + size], minlength=LABELS).astype(np.int32)
+        arrays = self.x, self.y, all_rows, np.int32(offset), np.int32(size), counts
+        return Shard(*map(jnp.asarray, arrays))
 
 
 def centres() -> np.ndarray:
@@ -171,7 +175,7 @@ class Programs:
 
     def samples(self, server: Tree, key: Array) -> np.ndarray:
         """Points of the generator, the same number of each label, [label, sample, 2]."""
-        return np.asarray(self._generate(server.generator, key))
+        return np.asarray(self._generate(server.own.generator, key))
 
 
 @cache
@@ -200,7 +204,16 @@ def _training(algorithm: Algorithm) -> Callable[..., Tree]:
     def train(server: Tree, shard: Shard, round: int, user: int, key: Array) -> Tree:
         received, client = algorithm.broadcast(server, jnp.asarray(round)), algorithm.client_init(key)
         trained = train_client(
-            algorithm, TASK, FEDERATION, received, client, shard, jnp.asarray(round), jnp.asarray(user), key
+            algorithm,
+            TASK,
+            FEDERATION,
+            received,
+            client,
+            shard,
+            jnp.asarray(round),
+            jnp.asarray(user),
+            key,
+            largest=len(shard.rows),
         )
         return trained.upload
 
@@ -247,7 +260,7 @@ def run_seed(programs: Programs, seed: int, quick: bool) -> Seed:
 
     def go_on(train: Callable[..., Tree], server: Tree, params: Params, user: int | None) -> Params:
         """A further round of a user that received this generator and goes on from this model."""
-        received = server._replace(base=server.base._replace(params=params))
+        received = With(server.base._replace(params=params), server.own)
         return train(received, points.shard(user), 1, everyone if user is None else user, key).base.params
 
     first = [programs.train_alone(start, points.shard(user), 0, user, key) for user in range(USERS)]

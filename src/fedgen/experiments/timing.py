@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import RunConfig
-from fedgen.core.client import Shard, train_client
+from fedgen.core.client import train_client
 from fedgen.core.contract import Array, Tree
+from fedgen.core.recipe import Shard
 from fedgen.data.dataset import Dataset
 from fedgen.simulator.engine import Inputs
 from fedgen.simulator.setup import prepare
@@ -55,8 +56,19 @@ def _local_training(config: RunConfig, dataset: Dataset) -> Callable[[], Tree]:
     def train(x: Array, y: Array, inputs: Inputs, server: Tree, client: Tree) -> Tree:
         second, first = jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32)
         broadcast = algorithm.broadcast(server, second)
-        shard = Shard(x, y, inputs.rows, inputs.offset[0], inputs.size[0])
+        shard = Shard(x, y, inputs.rows, inputs.offset[0], inputs.size[0], inputs.labels[0])
         # Not the first round, in which a preset may leave the generator out.
-        return train_client(algorithm, setup.task, federation, broadcast, client, shard, second, first, inputs.key)
+        return train_client(
+            algorithm,
+            setup.task,
+            federation,
+            broadcast,
+            client,
+            shard,
+            second,
+            first,
+            inputs.key,
+            largest=setup.largest,
+        )
 
     return lambda: train(x, y, inputs, server, client)

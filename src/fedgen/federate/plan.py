@@ -25,7 +25,7 @@ class Plan:
         values, self._fixed = options_for(config, self.name)
         self.hyper = {key: jnp.float32(value) for key, value in values.items()}
         self.key = jax.random.key(config.seed)
-        self.forms = jax.eval_shape(lambda hyper: wires(self.configure(hyper)[0], self._model_key), self.hyper)
+        self.forms = jax.eval_shape(lambda hyper: wires(self.configure(hyper)[0], task, self._model_key), self.hyper)
 
     def configure(self, hyper: Mapping[str, Any]) -> tuple[Algorithm, Federation]:
         """The algorithm with these values, which may be traced."""

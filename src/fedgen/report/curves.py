@@ -18,7 +18,7 @@ TITLES = {
 }
 SHOWN_FIRST = {"accuracy": HEADLINE, "authors": "accuracy_seen_labels", "seen": "accuracy_seen_labels"}
 SHOWN_FIRST["matching"] = "accuracy_matching"
-_NOT_METRICS = {"algorithm", "seed", "round", "diverged_at"}
+_NOT_METRICS = {"algorithm", "seed", "round", "diverged_at", "headline"}
 
 
 def spread(curves: Sequence[Sequence[Sequence[float]]]) -> list[Point]:
@@ -44,8 +44,7 @@ def curve_of(records: Sequence[Record], metric: str) -> list[list[float]]:
     """One metric over the rounds, from the evaluations of one algorithm and seed."""
     good = [r for r in records if "diverged_at" not in r]
     if metric == HEADLINE:  # a federation's server may have nothing to test with
-        tested = [r for r in good if any(r.get(key) is not None for key in ("accuracy", "accuracy_users"))]
-        return [[r["round"], headline(r)] for r in tested]
+        return [[r["round"], value] for r in good if (value := headline(r)) is not None]
     return [[r["round"], r[metric]] for r in good if r.get(metric) is not None]
 
 

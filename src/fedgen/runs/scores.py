@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgen.core.contract import Headline
+
 Record = dict[str, Any]
 LAST_ROUNDS = 10  # the headline is the mean over the evaluations of these
 
@@ -55,17 +57,28 @@ def matching(
     return float(100 * np.mean(users[weight.sum(axis=1) > 0]))
 
 
-def headline(record: Record) -> float:
-    """The global model's accuracy, or the mean of the users' own models where there is no global one."""
-    value = record["accuracy"] if record["accuracy"] is not None else record["accuracy_users"]
-    return float(value)
+def headline(record: Record) -> float | None:
+    """The number that counts of a record or a result: the one it names, else the global model's where there is one.
+
+    Only where the users' own models are what counts, and there is a global one as well, does it name it.
+    """
+    if "headline" in record:
+        return record[record["headline"]]
+    value = record.get("accuracy")
+    return record.get("accuracy_users") if value is None else value
+
+
+def named_headline(record: Record, whose: Headline) -> Record:
+    """What a record says of its headline: nothing where that is plain."""
+    plain = record["accuracy"] is None or record["accuracy_users"] is None or whose == "global"
+    return {} if plain else {"headline": "accuracy_users"}
 
 
 def result(records: Sequence[Record], rounds: int) -> Record:
     """The numbers of one algorithm and seed, from its evaluations."""
     last = [r for r in records if r["round"] > rounds - LAST_ROUNDS]
     # In a real federation nobody may have samples to test on.
-    scored = [r for r in records if r["accuracy"] is not None or r["accuracy_users"] is not None]
+    scored = [(r["round"], value) for r in records if (value := headline(r)) is not None]
 
     def late(key: str) -> float | None:
         values = [r[key] for r in last if r.get(key) is not None]
@@ -77,13 +90,14 @@ def result(records: Sequence[Record], rounds: int) -> Record:
 
     return {
         "accuracy": late("accuracy"),
-        "accuracy_best5": best5([headline(r) for r in scored]),
+        "accuracy_best5": best5([value for _, value in scored]),
         "accuracy_seen_labels": late("accuracy_seen_labels"),
         "accuracy_seen_labels_best5": best5([v for r in records if (v := r["accuracy_seen_labels"]) is not None]),
         "accuracy_users": late("accuracy_users"),
         "accuracy_matching": late("accuracy_matching"),
-        "curve": [[r["round"], headline(r)] for r in scored],
+        "curve": [list(point) for point in scored],
         "curve_seen_labels": [[r["round"], v] for r in records if (v := r["accuracy_seen_labels"]) is not None],
+        **({"headline": records[-1]["headline"]} if records and "headline" in records[-1] else {}),
     }
 
 
@@ -98,7 +112,7 @@ def score_of(row: Record, score: str) -> float | None:
     elif score == "matching":
         value = row["accuracy_matching"]
     else:
-        value = row["accuracy"] if row["accuracy"] is not None else row["accuracy_users"]
+        value = headline(row)
     return None if value is None else float(value)
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from fedgen.core.client import Shard, Trained, draw_rows, train_client
+from fedgen.core.client import Trained, train_client
 from fedgen.core.contract import Algorithm, Array, Federation, Round, Task, Tree
+from fedgen.core.recipe import Draws, Shard, draw_batches
 from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, nbytes
 from fedgen.core.wires import wires
@@ -55,6 +56,7 @@ class Inputs(NamedTuple):
     rows: Array  # of Data.x, all users in turn
     offset: Array  # [user]
     size: Array  # [user]
+    labels: Array  # [user, label] how many samples of each label
     proxy: Array  # rows of Data.x that the server holds, unlabelled
     score: Array  # rows of Data.x_score that are evaluated
     hyper: dict[str, Array]  # the float hyper-parameters, so that other values need no new program
@@ -89,8 +91,8 @@ class Program:
 
     All functions take and give `Inputs` and `State` with a leading run axis. With `batched` the runs of a
     call are computed at once; without it a call takes one run, and its result cannot depend on others.
-    `at_once` is how many clients of each run a device trains at once; by default one on a CPU, and what the
-    memory of a GPU holds.
+    No user holds more than `largest` samples. `at_once` is how many clients of each run a device trains at once; by
+    default one on a CPU, and what the memory of a GPU holds.
     """
 
     def __init__(
@@ -101,11 +103,12 @@ class Program:
         data: Data,
         inputs: Inputs,
         *,
+        largest: int,
         score_users: int,
         batched: bool,
         at_once: int | None = None,
     ) -> None:
-        self._configure, self._task, self._active = configure, task, active
+        self._configure, self._task, self._active, self._largest = configure, task, active, largest
         self._users = np.unique(np.linspace(0, inputs.size.shape[1] - 1, score_users).astype(np.int32))
         runs = inputs.size.shape[0] if batched else 1
         self._mesh = spread.mesh(runs)
@@ -159,8 +162,11 @@ class Program:
                 self._rounds, (None, 0, 0, None, None), (*given, state, count, count),
                 (*specs, of_state, same, same), of_state, donate_argnums=2,
             )  # fmt: skip
-            self._evaluate = compiled(self._score, (None, 0, 0), (*given, state), (*specs, of_state), by_run)
+            self._evaluate = compiled(
+                self._score, (None, 0, 0, None), (*given, state, count), (*specs, of_state, same), by_run
+            )
         self.traffic = self._measure(inputs)
+        self.algorithm = configure({name: value[0] for name, value in inputs.hyper.items()})[0]
 
     def init(self, inputs: Inputs) -> State:
         """The state before the first round."""
@@ -170,9 +176,9 @@ class Program:
         """The state after round `stop`, from the one after round `start`, which is used up."""
         return self._advance(self._data, inputs, state, np.int32(start), np.int32(stop))
 
-    def evaluate(self, inputs: Inputs, state: State) -> Correct:
-        """Count what the global model and the users' own models get right."""
-        return self._evaluate(self._data, inputs, state)
+    def evaluate(self, inputs: Inputs, state: State, round: int) -> Correct:
+        """Count what the global model and the users' own models get right after this many rounds."""
+        return self._evaluate(self._data, inputs, state, np.int32(round))
 
     @property
     def scored_users(self) -> np.ndarray:
@@ -201,16 +207,18 @@ class Program:
         broadcast = algorithm.broadcast(state.server, round)
 
         def shard_of(user: Array) -> Shard:
-            return Shard(data.x, data.y, inputs.rows, inputs.offset[user], inputs.size[user])
+            return Shard(data.x, data.y, inputs.rows, inputs.offset[user], inputs.size[user], inputs.labels[user])
 
         def train(item: tuple[Array, Tree, Fetched | None]) -> Trained:
             user, client, fetched = item
-            shard, rows = shard_of(user), None
+            shard, draws = shard_of(user), None
             if fetched is not None:
-                shard, rows = shard._replace(x=fetched.x, y=fetched.y), fetched.rows
+                shard = shard._replace(x=fetched.x, y=fetched.y, rows=fetched.rows, offset=jnp.int32(0))
+                draws = fetched.draws
             return train_client(
-                algorithm, self._task, federation, broadcast, client, shard, round, user, inputs.key, rows=rows
-            )
+                algorithm, self._task, federation, broadcast, client, shard, round, user, inputs.key,
+                largest=self._largest, draws=draws,
+            )  # fmt: skip
 
         def proxy(key: Array, samples: int) -> Array:
             rows = inputs.proxy[jax.random.randint(key, (samples,), 0, inputs.proxy.shape[0])]
@@ -219,9 +227,15 @@ class Program:
         mine = _part_of_this_device(cohort)  # the users that this device trains
         clients = jax.tree.map(lambda a: spread.fetch(a, mine), state.clients)
         fetched = None
-        if spread.hosts() > 1:  # the samples of this round's mini-batches, from whoever has them
-            rows = jax.vmap(lambda user: draw_rows(federation, shard_of(user), round, user, inputs.key))(mine)
-            fetched = _fetched(data, rows)
+        if spread.hosts() > 1:  # the samples that this round needs, from whoever has them
+            if algorithm.before is None and algorithm.after is None:
+                draws = jax.vmap(
+                    lambda user: draw_batches(federation, shard_of(user), round, user, inputs.key, self._largest)
+                )(mine)
+                fetched = _fetched_draws(data, draws)
+            else:
+                place = jnp.minimum(jnp.arange(self._largest), inputs.size[mine][:, None] - 1)
+                fetched = _fetched(data, inputs.rows[inputs.offset[mine][:, None] + place])
         trained = self._train_all(train, (mine, clients, fetched))
         context = Round(round, cohort, stream(inputs.key, "server", round), proxy, _over_devices)
         server, metrics = algorithm.server_update(state.server, trained.upload, context)
@@ -253,11 +267,11 @@ class Program:
         one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), items)
         return max(1, memory // 2 // (working_memory(train, one) * self._runs))
 
-    def _score(self, data: Data, inputs: Inputs, state: State) -> Correct:
+    def _score(self, data: Data, inputs: Inputs, state: State, round: Array) -> Correct:
         algorithm, _ = self._configure(inputs.hyper)
-        predict_global, predict_local = algorithm.predict_global, algorithm.predict_local
-        # Whatever the round, a broadcast carries the same model.
-        broadcast = algorithm.broadcast(state.server, jnp.zeros((), jnp.int32))
+        predict_global = algorithm.predict_global
+        predict_local = algorithm.predict_local if algorithm.personal else None
+        broadcast = algorithm.broadcast(state.server, round)  # what the next round would begin with
 
         users = jnp.asarray(self._users)
         # with their numbers, since what users keep may be nothing
@@ -286,7 +300,7 @@ class Program:
 
     def _measure(self, inputs: Inputs) -> Traffic:
         one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), inputs)
-        forms = jax.eval_shape(lambda i: wires(self._configure(i.hyper)[0], jax.random.key(0)), one)
+        forms = jax.eval_shape(lambda i: wires(self._configure(i.hyper)[0], self._task, jax.random.key(0)), one)
         return Traffic(nbytes(forms.broadcast), nbytes(forms.upload))
 
 
@@ -324,19 +338,24 @@ def _resized(a: Array, rows: int) -> Array:
 
 
 class Fetched(NamedTuple):
-    """The samples of a user's round: its mini-batches one after the other."""
+    """A user's samples, on this host: all of them, or those of its mini-batches in this round."""
 
     x: Array
     y: Array
-    rows: Array  # [step, batch] where in x
+    rows: Array  # 0, 1, 2 ...
+    draws: Draws | None  # the mini-batches, where x has their samples one after the other
 
 
 def _fetched(data: Data, rows: Array) -> Fetched:
-    """What all users of this device need, for their rows [user, step, batch]."""
-    users, steps, batch = rows.shape
-    flat = rows.reshape(users, steps * batch)
-    order = jnp.broadcast_to(jnp.arange(steps * batch).reshape(steps, batch), rows.shape)
-    return Fetched(spread.fetch(data.x, flat), data.y[flat], order)
+    """The samples of all users of this device, for their rows [user, row]."""
+    order = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
+    return Fetched(spread.fetch(data.x, rows), data.y[rows], order, None)
+
+
+def _fetched_draws(data: Data, draws: Draws) -> Fetched:
+    users, steps, batch = draws.rows.shape
+    fetched = _fetched(data, draws.rows.reshape(users, steps * batch))
+    return fetched._replace(draws=draws._replace(rows=fetched.rows.reshape(users, steps, batch)))
 
 
 def working_memory(f: Callable[[Tree], Tree], example: Tree) -> int:

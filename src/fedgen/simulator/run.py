@@ -13,7 +13,7 @@ import numpy as np
 from fedgen.config import to_toml
 from fedgen.errors import FedgenError
 from fedgen.runs.folder import RunFolder
-from fedgen.runs.scores import Record, matching, scores
+from fedgen.runs.scores import Record, matching, named_headline, scores
 from fedgen.runs.summary import most_messages, result_row, summary_of
 from fedgen.runs.watch import Watch
 from fedgen.simulator.engine import Correct, Inputs, Program, State
@@ -83,7 +83,8 @@ def run_together(
 
 def program_of(setups: Sequence[Setup], algorithm: str) -> Program:
     """The program that `run_together` needs; XLA leaves the interpreter alone, so threads can compile several."""
-    return setups[0].program(algorithm, inputs_of(setups, _jobs(setups, (algorithm,))[0]), _batched())
+    inputs = inputs_of(setups, _jobs(setups, (algorithm,))[0])
+    return setups[0].program(algorithm, inputs, _batched(), largest=max(setup.largest for setup in setups))
 
 
 def inputs_of(setups: Sequence[Setup], job: Job) -> Inputs:
@@ -140,7 +141,7 @@ class _Runner:
             if job.algorithm not in self.programs:
                 start = time.monotonic()
                 # One at a time: a program holds on to the devices' memory.
-                self.programs = {job.algorithm: self.setups[0].program(job.algorithm, inputs, _batched())}
+                self.programs = {job.algorithm: program_of(self.setups, job.algorithm)}
                 timing["seconds_compile"] += time.monotonic() - start
             program = self.programs[job.algorithm]
             timing["bytes_up"] = program.traffic.up * self.config.active
@@ -186,7 +187,7 @@ class _Runner:
             raise Interrupted
 
     def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
-        correct: Correct = jax.device_get(gathered(program.evaluate(inputs, state)))
+        correct: Correct = jax.device_get(gathered(program.evaluate(inputs, state, self.progress.round)))
         values: State = jax.device_get(gathered(state._replace(server=None, clients=None)))
         for lane, (number, seed) in enumerate(job.lanes):
             setup = self.setups[number]
@@ -201,6 +202,7 @@ class _Runner:
                 if one.local_models is not None:
                     held = held[program.scored_users]
                 record |= scores(one.global_model, one.local_models, totals, held > 0)
+                record |= named_headline(record, program.algorithm.headline_of(setup.config.headline))
                 record["accuracy_matching"] = matching(one.global_model, one.local_models, totals, held)
                 reported = {"train_loss": values.loss, **values.metrics}
                 for key, value in reported.items():

@@ -16,7 +16,7 @@ from fedgen.data.dataset import Dataset
 from fedgen.data.federated import Division, gather
 from fedgen.errors import FedgenError
 from fedgen.runs.division import divide_all, keep_partition, load_dataset
-from fedgen.runs.options import options_for
+from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee
 from fedgen.runs.task import federation_of, task_of
 from fedgen.simulator.engine import Data, Inputs, Program
@@ -56,14 +56,27 @@ class Setup:
                 stacked([np.pad(d.index, (0, width - len(d.index))) for d in chosen]),
                 stacked([d.offset for d in chosen]),
                 stacked([d.size for d in chosen]),
+                stacked([d.labels.astype(np.int32) for d in chosen]),
                 stacked([d.proxy for d in chosen]),
                 stacked([self.score_rows[seed] for seed in seeds]),
                 {key: jnp.full(len(seeds), value, jnp.float32) for key, value in traced.items()},
             )
         )
 
-    def program(self, algorithm: str, inputs: Inputs, batched: bool, at_once: int | None = None) -> Program:
-        """The compiled algorithm."""
+    @property
+    def largest(self) -> int:
+        """The most samples that a user holds in any seed."""
+        return max(int(d.size.max()) for d in self.divisions.values())
+
+    def program(
+        self,
+        algorithm: str,
+        inputs: Inputs,
+        batched: bool,
+        at_once: int | None = None,
+        largest: int | None = None,
+    ) -> Program:
+        """The compiled algorithm, for users with at most `largest` samples: by default those of this setup."""
         _, fixed = options_for(self.config, algorithm)
 
         def configure(hyper: Mapping[str, Any]) -> tuple[Algorithm, Federation]:
@@ -75,6 +88,7 @@ class Setup:
             self.config.active,
             self.data,
             inputs,
+            largest=largest or self.largest,
             score_users=min(self.config.users, self.config.score_users),
             batched=batched,
             at_once=at_once,
@@ -92,8 +106,9 @@ class Setup:
             self.task.latent_size()
         except (TypeError, ValueError) as error:
             raise FedgenError(f"the model does not take samples of shape {self.task.sample.shape}: {error}") from error
-        for algorithm in self.config.algorithms:
-            build(ALGORITHMS[algorithm], self.task, self.federation, self.config.of(algorithm))
+        for name in self.config.algorithms:
+            algorithm, _ = build(ALGORITHMS[name], self.task, self.federation, self.config.of(name))
+            check_headline(name, algorithm, self.config)
 
 
 # What a compiled program does not depend on, and what is among the options of each algorithm.

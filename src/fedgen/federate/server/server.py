@@ -38,8 +38,9 @@ from fedgen.federate.site.data import checked_samples, checked_shape
 from fedgen.runs.checkpoint import save_tree
 from fedgen.runs.cohort import draw_cohort
 from fedgen.runs.folder import RunFolder
+from fedgen.runs.options import check_headline
 from fedgen.runs.privacy import guarantee
-from fedgen.runs.scores import Record
+from fedgen.runs.scores import Record, named_headline
 from fedgen.runs.summary import result_row, summary_of
 
 
@@ -79,8 +80,9 @@ class Server:
                 f" besides their numbers, and the gate takes {RECORDS:,}: use a model of fewer, or share less of it"
             )
         self._algorithm = self.plan.configure(self.plan.hyper)[0]
+        check_headline(self.plan.name, self._algorithm, self.config)
         guarantee(self.config, 1)  # whether there is an accountant, where one is needed
-        if self._test is None and self._algorithm.predict_received is None:
+        if self._test is None and self._algorithm.predict_local is None:
             raise FedgenError(f"{self.plan.name} predicts at the server: name a file of samples as test in server.toml")
         self._update = jax.jit(self._server_update)
         predict = self._algorithm.predict_global
@@ -225,6 +227,7 @@ class Server:
             return
         else:
             record |= self._scores(state)
+            record |= named_headline(record, self._algorithm.headline_of(self.config.headline))
             record |= reported
         self.records.append(record)
         self.run_folder.append(record)
@@ -252,7 +255,7 @@ class Server:
     def _asks_sites(self) -> bool:
         """Whether sites test: their own models, or the global one where the server has no samples for that."""
         algorithm = self._algorithm
-        return algorithm.predict_local is not None or (self._test is None and algorithm.predict_received is not None)
+        return algorithm.predict_local is not None and (algorithm.personal or self._test is None)
 
     def _ask_scores(self, state: Tree) -> list[dict[str, float]]:
         """What the sites that are there say of their own models."""

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedgen.core.client import Shard, Trained, train_client
+from fedgen.core.client import Trained, train_client
 from fedgen.core.contract import Array, Tree
+from fedgen.core.recipe import Shard
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.plan import Plan
 from fedgen.federate.settings import Shared, SiteSettings, read_settings
@@ -48,13 +49,15 @@ class Site:
         )
         self.plan = Plan(shared.config, task)
         self._train = jax.jit(self._train_client)
-        predict = self.plan.configure(self.plan.hyper)[0].predict_received
+        predict = self.plan.configure(self.plan.hyper)[0].predict_local
         self._test = Tester(predict, task) if predict else None
         size = len(self.data.y)
         rows = -(-size // _ROWS) * _ROWS
         x = np.pad(self.data.x, [(0, rows - size)] + [(0, 0)] * (self.data.x.ndim - 1))
         y = np.pad(self.data.y, (0, rows - size))
-        self._shard = Shard(*map(jnp.asarray, (x, y, np.arange(rows, dtype=np.int32), np.int32(0), np.int32(size))))
+        counts = np.bincount(self.data.y, minlength=task.classes).astype(np.int32)
+        arrays = x, y, np.arange(rows, dtype=np.int32), np.int32(0), np.int32(size), counts
+        self._shard = Shard(*map(jnp.asarray, arrays))
 
     def last_round(self, run: str, round: int) -> int | None:
         """The round after which the state was kept that the site has before this one; None: the initial state."""
@@ -124,8 +127,9 @@ class Site:
         algorithm, federation = plan.configure(hyper)
         with jax.default_matmul_precision("highest"):
             return train_client(
-                algorithm, plan.task, federation, broadcast, client, shard, round, user, plan.key, noise
-            )
+                algorithm, plan.task, federation, broadcast, client, shard, round, user, plan.key,
+                largest=len(shard.rows), noise=noise,
+            )  # fmt: skip
 
     def _folder(self, run: str) -> Path:
         if not _RUN.fullmatch(run):  # it becomes part of a path

@@ -1,0 +1,186 @@
+"""An algorithm around another one: it adds state, messages and terms of its own, and leaves the other's as they are.
+
+What both have together is `With(base, own)`. Only what is given is added: an algorithm without own client state leaves
+the client's state what it was.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from fedgen.core.contract import Algorithm, Array, Batch, Local, Loss, Metrics, Pass, Round, Step, Tree
+
+
+class _Nameless:
+    """The place of `own` in names of arrays: `.generator`, not `.own.generator`."""
+
+    def __str__(self) -> str:
+        return ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Nameless)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True)
+class With:
+    """The wrapped algorithm's part and the wrapping one's."""
+
+    base: Any
+    own: Any
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], tuple[Any, Any]], None]:
+        """Its two parts."""
+        return ((jax.tree_util.GetAttrKey("base"), self.base), (_Nameless(), self.own)), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, parts: tuple[Any, Any]) -> "With":
+        """From its two parts."""
+        return cls(*parts)
+
+
+def wrap(
+    base: Algorithm,
+    *,
+    server_init: Callable[[Array], Tree] | None = None,  # key -> own S
+    client_init: Callable[[Array], Tree] | None = None,  # key -> own C
+    broadcast: Callable[[Tree, Array], Tree] | None = None,  # own S, round -> own B
+    local_start: Callable[[Local], Tree] | None = None,  # local -> own memo
+    local_loss: Callable[[Loss, Tree, Batch, Local, Step], Loss] | None = None,
+    local_gradient: Callable[[Tree, Tree, Local, Step], Tree] | None = None,  # as in the contract, after the base's
+    local_finish: Callable[[Tree, Tree, Local], tuple[Tree, Tree]] | None = None,  # params, own memo, local -> own U, C
+    server_update: Callable[[With, Tree, Tree, Round], tuple[With, Metrics]] | None = None,
+    check_upload: Callable[[Tree], dict[str, Array]] | None = None,  # own U -> as in the contract
+    ahead: Callable[[Batch, Local, Step], Tree] | None = None,
+    before: Pass | None = None,
+    after: Pass | None = None,
+    **changes: Any,
+) -> Algorithm:
+    """`base` with these additions; `changes` replaces other fields of it as they are.
+
+    Own functions get `local` with `received` and `client` as `With` (where there is an own part), and with their own
+    `before`, `after` and `step.ahead`. `local_loss` gets the base's loss, with the own memo in place of the
+    base's, and returns it changed. `server_update` gets the state before (`With`), the base's state after its own
+    update, and the uploads, and returns the whole state after; without it the own part stays as it is.
+    """
+    kept_at_server, kept_at_client, memo_added = (
+        server_init is not None,
+        client_init is not None,
+        local_start is not None,
+    )
+    on_the_wire = broadcast is not None or local_finish is not None
+
+    def base_of(value: Any, paired: bool) -> Any:
+        return value.base if paired else value
+
+    def paired(there: Any, own: Any) -> bool:
+        return there is not None and own is not None
+
+    def own_of(value: Any, there: Any) -> Any:
+        return value.own if isinstance(value, With) and there is not None else value
+
+    def inner(local: Local) -> Local:
+        return local._replace(
+            received=base_of(local.received, on_the_wire),
+            client=base_of(local.client, kept_at_client),
+            before=base_of(local.before, paired(base.before, before) and local.before is not None),
+            after=base_of(local.after, paired(base.after, after) and local.after is not None),
+        )
+
+    def outer(local: Local) -> Local:
+        return local._replace(before=own_of(local.before, base.before), after=own_of(local.after, base.after))
+
+    def inner_step(step: Step) -> Step:
+        return step._replace(ahead=base_of(step.ahead, paired(base.ahead, ahead)))
+
+    def outer_step(step: Step) -> Step:
+        return step._replace(ahead=own_of(step.ahead, base.ahead))
+
+    def start(local: Local) -> tuple[Tree, Tree]:
+        params, memo = base.local_start(inner(local))
+        return params, With(memo, local_start(outer(local))) if local_start is not None else memo
+
+    def loss_of(params: Tree, memo: Tree, batch: Batch, local: Local, step: Step) -> Loss:
+        loss = base.local_loss(params, base_of(memo, memo_added), batch, inner(local), inner_step(step))
+        kept, own = loss.memo, memo.own if memo_added else None
+        if local_loss is not None:
+            loss = local_loss(loss._replace(memo=own), params, batch, outer(local), outer_step(step))
+            own = loss.memo
+        return loss._replace(memo=With(kept, own) if memo_added else kept)
+
+    def gradient(value: Tree, params: Tree, local: Local, step: Step) -> Tree:
+        if base.local_gradient is not None:
+            value = base.local_gradient(value, params, inner(local), inner_step(step))
+        return value if local_gradient is None else local_gradient(value, params, outer(local), outer_step(step))
+
+    def finish(params: Tree, memo: Tree, local: Local) -> tuple[Tree, Tree]:
+        upload, client = base.local_finish(params, base_of(memo, memo_added), inner(local))
+        more, own = None, local.client.own if kept_at_client else None
+        if local_finish is not None:
+            more, own = local_finish(params, memo.own if memo_added else None, outer(local))
+        return With(upload, more) if on_the_wire else upload, With(client, own) if kept_at_client else client
+
+    def update(server: Tree, uploads: Tree, round: Round) -> tuple[Tree, Metrics]:
+        new, metrics = base.server_update(base_of(server, kept_at_server), base_of(uploads, on_the_wire), round)
+        if server_update is None:
+            return With(new, server.own) if kept_at_server else new, metrics
+        whole, more = server_update(server, new, uploads, round)
+        return whole, {**metrics, **more}
+
+    def check(sent: Tree) -> dict[str, Array]:
+        found = base.check_upload(base_of(sent, on_the_wire)) if base.check_upload else {}
+        return {**found, **check_upload(sent.own)} if check_upload is not None else found
+
+    def both_ahead(batch: Batch, local: Local, step: Step) -> Tree:
+        mine = ahead(batch, outer(local), step) if ahead is not None else None
+        theirs = base.ahead(batch, inner(local), step) if base.ahead is not None else None
+        return With(theirs, mine) if paired(base.ahead, ahead) else mine if base.ahead is None else theirs
+
+    def both_pass(theirs: Pass | None, mine: Pass | None) -> Pass | None:
+        def add_up(params: Tree, memo: Tree, batch: Batch, local: Local) -> Tree:
+            of_base = theirs(params, base_of(memo, memo_added), batch, inner(local)) if theirs is not None else None
+            if mine is None:
+                return of_base
+            of_own = mine(params, memo.own if memo_added else None, batch, outer(local))
+            return of_own if theirs is None else With(of_base, of_own)
+
+        return None if theirs is None and mine is None else add_up
+
+    def send(server: Tree, round: Array) -> Tree:
+        sent = base.broadcast(base_of(server, kept_at_server), round)
+        if not on_the_wire:
+            return sent
+        return With(sent, broadcast(server.own if kept_at_server else server, round) if broadcast is not None else None)
+
+    predict_global, predict_local = base.predict_global, base.predict_local
+    lifted: dict[str, Any] = {
+        "server_init": lambda key: (
+            With(base.server_init(key), server_init(key)) if server_init else base.server_init(key)
+        ),
+        "client_init": lambda key: (
+            With(base.client_init(key), client_init(key)) if client_init else base.client_init(key)
+        ),
+        "broadcast": send,
+        "local_start": start,
+        "local_loss": loss_of,
+        "local_gradient": gradient if base.local_gradient or local_gradient else None,
+        "local_finish": finish,
+        "server_update": update,
+        "check_upload": check if base.check_upload or check_upload else None,
+        "ahead": both_ahead if base.ahead or ahead else None,
+        "before": both_pass(base.before, before),
+        "after": both_pass(base.after, after),
+        "predict_global": predict_global and (lambda server, x: predict_global(base_of(server, kept_at_server), x)),
+        "predict_local": predict_local
+        and (
+            lambda received, client, x: predict_local(
+                base_of(received, on_the_wire), base_of(client, kept_at_client), x
+            )
+        ),
+    }
+    return base._replace(**{**lifted, **changes})
