@@ -8,10 +8,12 @@ from fedgen.algorithms.fedensemble import fedensemble
 from fedgen.algorithms.fedgen import fedgen
 from fedgen.algorithms.fedprox import fedprox
 from fedgen.algorithms.registry import Builder, build, options_of
+from fedgen.algorithms.scaffold import scaffold
 
 ALGORITHMS: dict[str, Builder] = {
     "fedavg": fedavg,
     "fedprox": fedprox,
+    "scaffold": scaffold,
     "fedensemble": fedensemble,
     "feddistill": feddistill,
     "feddistill+": feddistill_plus,
