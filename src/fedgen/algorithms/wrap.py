@@ -53,7 +53,7 @@ def wrap(
     local_start: Callable[[Local], Tree] | None = None,  # local -> own memo
     local_loss: Callable[[Loss, Tree, Batch, Local, Step], Loss] | None = None,
     local_gradient: Callable[[Tree, Tree, Local, Step], Tree] | None = None,  # as in the contract, after the base's
-    local_finish: Callable[[Tree, Tree, Local], tuple[Tree, Tree]] | None = None,  # params, own memo, local -> own U, C
+    local_finish: Callable[[Tree, Tree, Local], tuple[Tree, Tree]] | None = None,  # params, memo, local -> own U, C
     server_update: Callable[[With, Tree, Tree, Round], tuple[With, Metrics]] | None = None,
     check_upload: Callable[[Tree], dict[str, Array]] | None = None,  # own U -> as in the contract
     ahead: Callable[[Batch, Local, Step], Tree] | None = None,
@@ -66,7 +66,8 @@ def wrap(
     Own functions get `local` with `received` and `client` as `With` (where there is an own part), and with their own
     `before`, `after` and `step.ahead`. `local_loss` gets the base's loss, with the own memo in place of the
     base's, and returns it changed. `server_update` gets the state before (`With`), the base's state after its own
-    update, and the uploads, and returns the whole state after; without it the own part stays as it is.
+    update, and the uploads, and returns the whole state after; without it the own part stays as it is. `local_finish`
+    gets the own memo, or the base's where there is no own one.
     """
     kept_at_server, kept_at_client, memo_added = (
         server_init is not None,
@@ -122,7 +123,7 @@ def wrap(
         upload, client = base.local_finish(params, base_of(memo, memo_added), inner(local))
         more, own = None, local.client.own if kept_at_client else None
         if local_finish is not None:
-            more, own = local_finish(params, memo.own if memo_added else None, outer(local))
+            more, own = local_finish(params, memo.own if memo_added else memo, outer(local))
         return With(upload, more) if on_the_wire else upload, With(client, own) if kept_at_client else client
 
     def update(server: Tree, uploads: Tree, round: Round) -> tuple[Tree, Metrics]:
