@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import fedgen
@@ -84,3 +85,53 @@ def test_no_pickle_anywhere() -> None:
 def test_a_run_holds_no_matplotlib_while_it_compiles() -> None:
     code = "import sys, fedgen.cli.main; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_imports_pallas_only_where_its_kernels_run() -> None:
+    code = "import sys, fedgen.simulator.run, fedgen.models; sys.exit('jax.experimental.pallas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def _modules() -> dict[str, Path]:
+    """name -> file of every module; a package's is its __init__."""
+    names = {path: ".".join(("fedgen", *path.relative_to(ROOT).with_suffix("").parts)) for path in ROOT.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def _imports_within() -> dict[str, set[str]]:
+    """module -> the modules of fedgen that it imports anywhere, in its functions too.
+
+    `from package import module` imports that module; that Python runs the package's __init__ before is left out.
+    """
+    modules = _modules()
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        found[name] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{name} has a relative import, which this test does not follow"
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                found[name] |= inner & modules.keys()
+                found[name] |= {str(node.module)} & modules.keys() if inner - modules.keys() else set()
+            if isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names} & modules.keys()
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    imports = _imports_within()
+    assert "fedgen.models.nvidia.layers" in imports["fedgen.models.dispatch"], "imports in functions are seen"
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+def test_layers_know_no_kernels_and_kernels_no_layers() -> None:
+    imports, models = _imports_within(), "fedgen.models"
+    assert not {name for name in imports[f"{models}.layers"] if name.startswith(models)}
+    assert not {name for name in imports[f"{models}.nvidia.kernels"] if name.startswith(models)}
+    beside = {name for name in imports if not name.startswith(f"{models}.nvidia")}
+    assert {name for name in beside if any(i.startswith(f"{models}.nvidia") for i in imports[name])} == {
+        f"{models}.dispatch"
+    }

@@ -2,8 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Iterator
-from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -17,7 +15,7 @@ from fedgen.core.contract import Batch, Params
 from fedgen.core.losses import supervised
 from fedgen.core.trees import count
 from fedgen.errors import FedgenError
-from fedgen.models import MODELS, fused, layers
+from fedgen.models import MODELS, dispatch, layers
 from fedgen.models.generator import Generator, draw_labels, draw_noise, generate, generator_init
 
 KEY = jax.random.key(0)
@@ -268,17 +266,6 @@ def test_images_too_small_for_the_cnn_are_refused() -> None:
         MODELS["cnn"]((8, 8, 1), 10, channels=(4, 4), pool=True)
 
 
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The layers as on a GPU: by kernels, which are interpreted where there is no GPU to compile them for."""
-    monkeypatch.setattr(layers, "kernels_run_here", lambda: True)
-    if jax.default_backend() != "gpu":
-        monkeypatch.setattr(fused, "stack", partial(fused.stack, interpret=True))
-        monkeypatch.setattr(fused, "product", partial(fused.product, interpret=True))
-    with jax.default_matmul_precision("highest"):  # as all programs have it; it is the CPU's only one
-        yield
-
-
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(
     ("channels", "size"),
@@ -297,10 +284,11 @@ def test_a_stack_of_convolutions_by_kernels_is_torchs(channels: tuple[int, ...],
     x = 3 + jax.random.normal(KEY, (2, channels[0], *size))
 
     def cubes(convs: list, norms: list, x: jax.Array) -> tuple:
-        y, updated = layers.conv_norm_relu(convs, norms, statistics, x, True)
+        y, updated = dispatch.conv_norm_relu(convs, norms, statistics, x, True)
         return jnp.sum(y**3), (y, updated)
 
-    gradients, (ours, updated) = jax.vmap(jax.grad(cubes, argnums=(0, 1, 2), has_aux=True))(convs, norms, x)
+    trained = jax.jit(jax.vmap(jax.grad(cubes, argnums=(0, 1, 2), has_aux=True)))
+    gradients, (ours, updated) = trained(convs, norms, x)
     assert "pallas_call" in str(jax.make_jaxpr(jax.vmap(cubes))(convs, norms, x))
     for client in range(2):
         everything = (*gradients, ours, updated, convs, norms)
@@ -332,7 +320,7 @@ def test_a_linear_layer_by_kernels_is_torchs(inputs: int) -> None:
     x = jax.random.normal(KEY, (inputs, 3))
 
     def cubes(params: dict, x: jax.Array) -> tuple:
-        y = layers.linear_of_columns(params, x, True)
+        y = dispatch.linear_of_columns(params, x, True)
         return jnp.sum(y**3), y
 
     (of_params, of_x), ours = jax.grad(cubes, argnums=(0, 1), has_aux=True)(params, x)
@@ -348,7 +336,7 @@ def test_a_linear_layer_by_kernels_is_torchs(inputs: int) -> None:
 
 def test_the_cnns_kernels_can_be_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that Triton's compiler is given, from any machine: what it has no operation for would fail here."""
-    monkeypatch.setattr(layers, "kernels_run_here", lambda: True)
+    monkeypatch.setattr(dispatch, "kernels_run_here", lambda: True)
     model = MODELS["cnn"]((28, 28, 1), 10)
     params, statistics = jax.vmap(model.init)(jax.random.split(KEY, 2))
 
@@ -381,8 +369,8 @@ def test_kernels_run_on_the_gpus_they_are_compiled_for(
     if capability:
         device.compute_capability = capability
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    monkeypatch.setattr(layers, "_kernels_compile", lambda device_kind: True)
-    assert layers.kernels_run_here() is run
+    monkeypatch.setattr(dispatch, "_kernels_compile", lambda device_kind: True)
+    assert dispatch.kernels_run_here() is run
 
 
 def test_without_a_compiler_for_the_kernels_xlas_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,29 +380,29 @@ def test_without_a_compiler_for_the_kernels_xlas_are_used(monkeypatch: pytest.Mo
 
     @jax.jit
     def trained(x: jax.Array) -> jax.Array:
-        return layers.conv_norm_relu([conv], [norm], [statistics], x, True)[0]
+        return dispatch.conv_norm_relu([conv], [norm], [statistics], x, True)[0]
 
     assert trained(jnp.ones((1, 4, 4, 2))).shape == (4, 2, 2, 2)
 
 
 @pytest.mark.parametrize(("fan_in", "fan_out"), [(8, 5), (3, 17)])
 def test_a_stack_with_many_channels_is_left_to_xla(monkeypatch: pytest.MonkeyPatch, fan_in: int, fan_out: int) -> None:
-    monkeypatch.setattr(layers, "kernels_run_here", lambda: True)
+    monkeypatch.setattr(dispatch, "kernels_run_here", lambda: True)
     conv, (norm, statistics) = layers.conv_init(KEY, fan_in, fan_out), layers.batch_norm_init(fan_out)
 
     def trained(x: jax.Array) -> tuple:
-        return layers.conv_norm_relu([conv], [norm], [statistics], x, True)
+        return dispatch.conv_norm_relu([conv], [norm], [statistics], x, True)
 
     assert "pallas_call" not in str(jax.make_jaxpr(trained)(jnp.ones((fan_in, 4, 4, 2))))
 
 
 @pytest.mark.parametrize(("samples", "fan_out"), [(65, 5), (3, 65)])
 def test_a_wide_linear_layer_is_left_to_xla(monkeypatch: pytest.MonkeyPatch, samples: int, fan_out: int) -> None:
-    monkeypatch.setattr(layers, "kernels_run_here", lambda: True)
+    monkeypatch.setattr(dispatch, "kernels_run_here", lambda: True)
     params = layers.linear_init(KEY, 8, fan_out)
 
     def total(x: jax.Array) -> jax.Array:
-        return layers.linear_of_columns(params, x, True).sum()
+        return dispatch.linear_of_columns(params, x, True).sum()
 
     assert "pallas_call" not in str(jax.make_jaxpr(jax.grad(total))(jnp.ones((8, samples))))
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedgen.models.layers import kernels_run_here
+from fedgen.models.dispatch import kernels_run_here
 from fedgen.runs.summary import device
 from fedgen.simulator.devices import available_cores
 

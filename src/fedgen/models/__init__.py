@@ -1,4 +1,8 @@
-"""The paper's networks and a larger one, and the registry of classifiers by name."""
+"""The paper's networks and a larger one, and the registry of classifiers by name.
+
+The networks (`classifiers`, `resnet`, `generator`) are made of `layers`, by XLA. Through `dispatch` the layers that are
+small enough are trained by the kernels in `nvidia` where those run.
+"""
 
 from collections.abc import Callable
 

@@ -7,7 +7,7 @@ import jax
 
 from fedgen.core.contract import Array, Count, Model, Params, Tree
 from fedgen.errors import FedgenError
-from fedgen.models import layers
+from fedgen.models import dispatch, layers
 
 
 def cnn(
@@ -56,11 +56,11 @@ def cnn(
         for group in [[i] for i in numbers] if pooling else [numbers]:  # what stands between two pools
             convs, norms = [f"conv{i}" for i in group], [f"norm{i}" for i in group]
             layer = [params[name] for name in convs], [params[name] for name in norms], [statistics[n] for n in norms]
-            h, new = layers.conv_norm_relu(*layer, h, train)
+            h, new = dispatch.conv_norm_relu(*layer, h, train)
             updated |= dict(zip(norms, new, strict=True))
             if pooling:
                 h = layers.max_pool(h)
-        return layers.linear_of_columns(params["linear"], h.reshape(-1, h.shape[-1]), train), updated
+        return dispatch.linear_of_columns(params["linear"], h.reshape(-1, h.shape[-1]), train), updated
 
     return Model(init, extract, layers.linear)
 

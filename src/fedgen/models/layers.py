@@ -3,15 +3,15 @@
 Images are kept as [channel, height, width, sample]: a convolution is then one matrix product over all
 samples, and whatever moves pixels about (padding, windows, strides, flattening) moves whole rows of samples,
 which are contiguous. A convolution under `vmap` over clients would become a grouped convolution, which is
-slow on every backend; patches times a matrix is not. In training on a GPU small layers are computed by kernels of our
-own (`fedgen.models.fused`).
+slow on every backend; patches times a matrix is not.
+
+Nothing here knows of other kernels than XLA's. The gradients written by hand are ordinary JAX too, so that they can be
+differentiated again.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from operator import add
 from typing import Literal
 
@@ -22,7 +22,6 @@ from fedgen.core.contract import Array, Tree
 
 EPSILON = 1e-5  # added to the variance
 MOMENTUM = 0.1  # weight of the newest batch in the running statistics
-SMALL = 64  # most that the kernels for a GPU multiply at once: 9 * in and 4 * out of a convolution; batch and out
 
 
 def _uniform(key: Array, shape: tuple[int, ...], fan_in: int) -> Array:
@@ -57,9 +56,9 @@ def _product_to_fewer_backward(saved: tuple[Array, Array], gradient: Array) -> t
     x, weight = saved
     if jax.default_backend() != "cpu":
         return gradient @ weight.T, x.T @ gradient
-    # Of the two that a product x.T @ gradient could turn, the gradient is the smaller; see linear_of_columns.
-    turned = jax.lax.optimization_barrier(gradient.T)
-    return gradient @ weight.T, jax.lax.optimization_barrier(turned @ x).T
+    # Of the two that a product x.T @ gradient could transpose, the gradient is the smaller; see linear_of_columns.
+    transposed = jax.lax.optimization_barrier(gradient.T)
+    return gradient @ weight.T, jax.lax.optimization_barrier(transposed @ x).T
 
 
 _product_to_fewer.defvjp(lambda x, weight: (x @ weight, (x, weight)), _product_to_fewer_backward)
@@ -67,47 +66,12 @@ _product_to_fewer.defvjp(lambda x, weight: (x @ weight, (x, weight)), _product_t
 
 def linear_of_columns(params: Tree, x: Array, train: bool) -> Array:
     """x [in, sample] -> [sample, out]."""
-    if train and max(x.shape[1], params["weight"].shape[1]) <= SMALL and kernels_run_here():
-        from fedgen.models import fused  # see conv_norm_relu
-
-        return fused.product(x, params["weight"]) + params["bias"]
     if not train and jax.default_backend() == "cpu":
-        # Products of rows with columns are four times as fast there as those that turn an operand within. The weight is
-        # turned once for all samples; the barriers keep XLA from taking that back.
-        turned = jax.lax.optimization_barrier(params["weight"].T)
-        return jax.lax.optimization_barrier(turned @ x).T + params["bias"]
+        # Products of rows with columns are four times as fast there as those that transpose an operand within. The
+        # weight is transposed once for all samples; the barriers keep XLA from taking that back.
+        transposed = jax.lax.optimization_barrier(params["weight"].T)
+        return jax.lax.optimization_barrier(transposed @ x).T + params["bias"]
     return linear(params, x.T)
-
-
-def kernels_run_here() -> bool:
-    """Whether JAX computes on an NVIDIA GPU since Ampere, and has a compiler for our kernels there."""
-    device = jax.local_devices()[0]
-    try:
-        capable = device.platform == "gpu" and float(device.compute_capability) >= 8
-    except (AttributeError, ValueError):  # other makers name their capabilities otherwise
-        return False
-    return capable and _kernels_compile(device.device_kind)
-
-
-@cache
-def _kernels_compile(device_kind: str) -> bool:
-    """Tried once with one of them.
-
-    Not every JAX knows every GPU, and what it calls experimental it may take away; XLA's own kernels then do the work.
-    """
-
-    def compiles() -> bool:
-        try:
-            from fedgen.models import kernels
-
-            shape = jax.ShapeDtypeStruct((16, 16), jnp.float32)
-            jax.jit(kernels.gradients_of_product).lower(shape, shape, shape).compile()
-        except Exception:  # whatever it is, the kernels cannot be used
-            return False
-        return True
-
-    with ThreadPoolExecutor(1) as elsewhere:  # here a model is being traced, for some mesh perhaps
-        return elsewhere.submit(compiles).result()
 
 
 def conv_init(key: Array, channels_in: int, channels_out: int) -> Tree:
@@ -135,19 +99,8 @@ def conv_norm(
 def conv_norm_relu(
     convs: Sequence[Tree], norms: Sequence[Tree], statistics: Sequence[Tree], x: Array, train: bool
 ) -> tuple[Array, list[Tree]]:
-    """`conv_norm` of stride 2 and ReLU, one layer after the other."""
+    """`conv_norm` of stride 2 and ReLU, one layer after the other; also the updated statistics."""
     updated: list[Tree] = []
-    channels = [len(x), *(len(conv["weight"]) for conv in convs)]
-    small = all(9 * fan_in <= SMALL and 4 * fan_out <= SMALL for fan_in, fan_out in itertools.pairwise(channels))
-    if train and small and kernels_run_here():
-        from fedgen.models import fused  # its compiler is imported where it is used only, as that takes time and memory
-
-        weights = tuple(conv["weight"] for conv in convs)
-        scales, shifts = (tuple(norm[name] for norm in norms) for name in ("scale", "shift"))
-        x, moments = fused.stack(weights, scales, shifts, x)
-        for conv, old, (mean, unbiased) in zip(convs, statistics, moments, strict=True):
-            updated.append(_running(old, mean + conv["bias"], unbiased))
-        return x, updated
     for conv, norm, old in zip(convs, norms, statistics, strict=True):
         x, new = conv_norm(conv, norm, old, x, train)
         x = jax.nn.relu(x)
@@ -161,37 +114,45 @@ def _conv(weight: Array, x: Array) -> Array:
 
 
 def _conv_forward(weight: Array, x: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    patches = _patches(x, 2)
-    y = weight @ patches
+    kept = patches(x, 2)
+    y = weight @ kept
     size = jnp.zeros(x.shape[1:3], bool)  # only its shape is wanted: height and width
-    return y.reshape(-1, *_halved(x.shape[1:3]), x.shape[3]), (weight, patches, size)
+    return y.reshape(-1, *halved(x.shape[1:3]), x.shape[3]), (weight, kept, size)
 
 
 def _conv_backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """The gradients of weight and x, each from one matrix product.
+    """The gradients of weight and x, each from one matrix product."""
+    weight, kept, size = saved
+    of_x = gradient_of_input(weight, gradient, size.shape)
+    outputs = len(gradient)
+    flat = gradient.reshape(outputs, -1)
+    # Of a product a @ b.T, b is rearranged first; the patches, where they are larger, must not be b. (The reshape
+    # keeps XLA from exchanging the two.)
+    if len(kept) > outputs:
+        of_weight = (kept @ flat.T).reshape(9, -1, outputs).transpose(2, 0, 1).reshape(weight.shape)
+    else:
+        of_weight = flat @ kept.T
+    return of_weight, of_x
+
+
+def gradient_of_input(weight: Array, gradient: Array, size: tuple[int, ...]) -> Array:
+    """From the gradient [out, ...] of a convolution of stride 2, that of its input, [in, *size, sample].
 
     Row 2m of x is seen by output row m through the window's row 1; row 2m+1 by m through row 2 and by m+1
     through row 0; columns likewise. So each of the four phases of x is a sum of one, two or four of the
     product's nine planes. Differentiating the patches instead would add up nine padded arrays, element by
     element, which was a quarter of a training step on a CPU.
     """
-    weight, patches, size = saved
     outputs, rows, columns, samples = gradient.shape
-    flat = gradient.reshape(outputs, -1)
-    turned = weight.T
-    if jax.default_backend() == "cpu":  # there a product is faster whose left side is turned before and not within it
-        turned = jax.lax.optimization_barrier(turned)
-    planes = (turned @ flat).reshape(3, 3, -1, rows, columns, samples)  # [row, column of the window, in, ...]
+    transposed = weight.T
+    if jax.default_backend() == "cpu":  # there a product is faster whose left side is transposed before, not within it
+        transposed = jax.lax.optimization_barrier(transposed)
+    # [row, column of the window, in, ...]
+    planes = (transposed @ gradient.reshape(outputs, -1)).reshape(3, 3, -1, rows, columns, samples)
     by_row = jnp.stack([planes[1], planes[2] + _next(planes[0], 2)])  # [even or odd row, column of the window, in, ...]
     by_both = jnp.stack([by_row[:, 1], by_row[:, 2] + _next(by_row[:, 0], 3)])  # [even or odd column, ... row, in, ...]
     x = by_both.transpose(2, 3, 1, 4, 0, 5).reshape(-1, 2 * rows, 2 * columns, samples)
-    # Of a product a @ b.T, b is rearranged first; the patches, where they are larger, must not be b. (The reshape
-    # keeps XLA from exchanging the two.)
-    if len(patches) > outputs:
-        of_weight = (patches @ flat.T).reshape(9, -1, outputs).transpose(2, 0, 1).reshape(weight.shape)
-    else:
-        of_weight = flat @ patches.T
-    return of_weight, x[:, : size.shape[0], : size.shape[1]]
+    return x[:, : size[0], : size[1]]
 
 
 def _next(x: Array, axis: int) -> Array:
@@ -203,7 +164,8 @@ def _next(x: Array, axis: int) -> Array:
 _conv.defvjp(_conv_forward, _conv_backward)
 
 
-def _halved(size: tuple[int, ...]) -> tuple[int, int]:
+def halved(size: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width after a convolution of stride 2."""
     return (size[0] + 1) // 2, (size[1] + 1) // 2
 
 
@@ -217,26 +179,29 @@ def _conv_of_one_channel(weight: Array, x: Array) -> Array:
 @jax.custom_vjp
 def _conv_same(weight: Array, x: Array) -> Array:
     """The convolution of stride 1; networks that use it are larger, so the patches are not kept but made again."""
-    return (weight @ _patches(x, 1)).reshape(-1, *x.shape[1:])
+    return _conv_same_forward(weight, x)[0]
+
+
+def _conv_same_forward(weight: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
+    return (weight @ patches(x, 1)).reshape(-1, *x.shape[1:]), (weight, x)
 
 
 def _conv_same_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     weight, x = saved
     outputs = gradient.shape[0]
-    of_weight = gradient.reshape(outputs, -1) @ _patches(x, 1).T
-    # The input's gradient is the convolution of the output's with the window turned by half a turn.
+    of_weight = gradient.reshape(outputs, -1) @ patches(x, 1).T
+    # The input's gradient is the convolution of the output's with the window rotated by 180 degrees.
     window = weight.reshape(outputs, 3, 3, -1)[:, ::-1, ::-1]
-    turned = window.transpose(3, 1, 2, 0).reshape(-1, 9 * outputs)
-    return of_weight, (turned @ _patches(gradient, 1)).reshape(x.shape)
+    transposed = window.transpose(3, 1, 2, 0).reshape(-1, 9 * outputs)
+    return of_weight, (transposed @ patches(gradient, 1)).reshape(x.shape)
 
 
-_conv_same.defvjp(lambda weight, x: (_conv_same(weight, x), (weight, x)), _conv_same_backward)
+_conv_same.defvjp(_conv_same_forward, _conv_same_backward)
 
 
-def _patches(x: Array, stride: int) -> Array:
+def patches(x: Array, stride: int) -> Array:
     """The nine shifted views of x, as [9 * in, rows * columns * sample]."""
-    patches = jnp.stack(_views(x, stride))
-    return patches.reshape(9 * len(x), -1)
+    return jnp.stack(_views(x, stride)).reshape(9 * len(x), -1)
 
 
 def _views(x: Array, stride: int) -> list[Array]:
@@ -280,10 +245,10 @@ def batch_norm(
     n = x.size // x.shape[channel]
     others = tuple(axis for axis in range(x.ndim) if axis != channel)
     y, mean, variance = _normalise(x, params["scale"], params["shift"], others)
-    return y, _running(statistics, mean + bias, variance * (n / max(n - 1, 1)))
+    return y, running_statistics(statistics, mean + bias, variance * (n / max(n - 1, 1)))
 
 
-def _running(statistics: Tree, mean: Array, unbiased: Array) -> Tree:
+def running_statistics(statistics: Tree, mean: Array, unbiased: Array) -> Tree:
     """The running statistics after a batch with this mean and variance."""
     return {
         "mean": (1 - MOMENTUM) * statistics["mean"] + MOMENTUM * mean,
@@ -306,6 +271,8 @@ def _normalise_forward(
     variance = _sum(jnp.square(centred), along) / n
     inverse = jax.lax.rsqrt(variance + EPSILON)  # of the standard deviation
     y = centred * jnp.expand_dims(scale * inverse, along) + jnp.expand_dims(shift, along)
+    # Without it a second derivative would know them, which the first one does not.
+    mean, variance = jax.lax.stop_gradient((mean, variance))
     return (y, mean, variance), (centred, inverse, scale)
 
 

@@ -1,4 +1,4 @@
-"""Layers by the kernels of `fedgen.models.kernels`, with their gradients, which JAX cannot derive from a kernel."""
+"""Layers by the kernels, with their gradients by kernels."""
 
 from functools import partial
 from typing import NamedTuple
@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from fedgen.core.contract import Array
-from fedgen.models import kernels
 from fedgen.models.layers import EPSILON
+from fedgen.models.nvidia import derivatives
+from fedgen.models.nvidia.kernels import Slopes, passed_by_relu
 
-PARTS = 4  # of a long sum, each a matrix product of its own: more of them run at once
+PARTS = 4  # of a long sum, each a separate matrix product: more of them run at once
 
 
 class Moments(NamedTuple):
@@ -52,7 +53,7 @@ def _forward(
     moments: list[Moments] = []
     before, h = None, x
     for weight, scale, shift in zip(weights, scales, shifts, strict=True):
-        h = kernels.convolve(weight, h, before, interpret)
+        h = derivatives.convolve(weight, h, before, interpret)
         n = h.size // len(h)
         mean, variance = _moments(h)
         moments.append(Moments(mean, variance * (n / max(n - 1, 1))))
@@ -61,7 +62,8 @@ def _forward(
         layers.append(_Layer(h, mean, inverse, *before))
     # Without the barrier XLA would compute it again for each product that it goes into.
     y = jax.lax.optimization_barrier(jax.nn.relu(_by_channel(layers[-1].factor) * h + _by_channel(layers[-1].offset)))
-    return (y, tuple(moments)), (weights, x, layers)
+    # Without it a second derivative would know the moments, which the first one does not.
+    return (y, jax.lax.stop_gradient(tuple(moments))), (weights, x, layers)
 
 
 def _backward(
@@ -77,18 +79,18 @@ def _backward(
     for i in reversed(range(len(layers))):
         layer = layers[i]
         h = layer.output
-        passed = kernels.passed_by_relu(gradient, h, _by_channel(layer.factor), _by_channel(layer.offset))
+        passed = passed_by_relu(gradient, h, _by_channel(layer.factor), _by_channel(layer.offset))
         total, slope = _sum(passed), _sum(passed * (h - _by_channel(layer.mean)))
         n = h.size // len(h)
         curvature = -layer.factor * slope * layer.inverse**2 / n
         level = -layer.factor * total / n - curvature * layer.mean
-        slopes = kernels.Slopes(gradient, h, layer.factor, layer.offset, curvature, level)
+        slopes = Slopes(gradient, h, layer.factor, layer.offset, curvature, level)
         source, before = (layers[i - 1].output, (layers[i - 1].factor, layers[i - 1].offset)) if i else (x, None)
-        of_weight, of_output = kernels.gradient_of_weight(source, before, slopes, interpret)
+        of_weight, of_output = derivatives.gradient_of_weight(source, before, slopes, interpret)
         of_weights.insert(0, of_weight)
         of_scales.insert(0, slope * layer.inverse)
         of_shifts.insert(0, total)
-        gradient = kernels.gradient_of_input(weights[i], of_output, source.shape[1:3], interpret)
+        gradient = derivatives.gradient_of_input(weights[i], of_output, source.shape[1:3], interpret)
     return tuple(of_weights), tuple(of_scales), tuple(of_shifts), gradient
 
 
@@ -130,5 +132,5 @@ def _in_parts(h: Array, weight: Array) -> Array:
 
 product.defvjp(
     lambda h, weight, _: (_in_parts(h, weight), (h, weight)),
-    lambda interpret, saved, gradient: kernels.gradients_of_product(saved[0], saved[1], gradient, interpret),
+    lambda interpret, saved, gradient: derivatives.gradients_of_product(saved[0], saved[1], gradient, interpret),
 )

@@ -1,9 +1,9 @@
 """Convolutions of few channels on an NVIDIA GPU, for many clients at once.
 
-With weights of its own for each client, a convolution of 6 channels is thousands of tiny matrix products. The
+With different weights for each client, a convolution of 6 channels is thousands of tiny matrix products. The
 libraries' kernels are made for large ones, and patches made for them are more than twice what is read. The kernels here
 (Pallas, compiled by Triton) gather the windows while they multiply, and apply the BatchNorm and ReLU that come before
-a convolution as they read. Under `vmap` each client gets programs of its own.
+a convolution as they read. Under `vmap` each client gets separate programs.
 
 Everything is a sum in a fixed order, so that the same call gives the same bits. Products are float32's, or three
 products of the matrix units that together are as exact (`TF32_TF32_F32_X3`, relative error below 1e-6).

@@ -1,0 +1,1 @@
+"""Small layers on NVIDIA GPUs by Pallas kernels, which are imported only where they run (`fedgen.models.dispatch`)."""
