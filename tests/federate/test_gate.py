@@ -21,11 +21,11 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from flwr.supercore.protobuf import translation
 from gate_traffic import Letter, confirm, objects, pulled
 
-from fedgen.federate.deploy.folders import Place, write_keys
+from fedgen.federate.deploy.folders import Folders, write_keys
 from fedgen.federate.deploy.keys import public_keys
 from fedgen.federate.gate import connections as gate_connections
 from fedgen.federate.gate import gate as gate_module
-from fedgen.federate.gate import line as gate_line
+from fedgen.federate.gate import http as gate_http
 from fedgen.federate.gate.gate import Address, Gate
 from fedgen.federate.gate.rules import CONFIRM, HEARTBEAT, PULL_MESSAGE, PULL_OBJECT, PUSH_MESSAGE, PUSH_OBJECT, TARGETS
 from fedgen.federate.gate.supervisor import parse_address
@@ -37,8 +37,8 @@ MAX_MESSAGE = 10_000_000
 class Fixture:
     """A gate in a thread of its own, before a server that takes everything and remembers what it got."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, folders: Folders) -> None:
+        self.folders = folders
         self.port = 0
         self.seen: list[bytes] = []  # whole requests that came through
         self.down = PullMessagesResponse()  # what sites get when they ask for messages
@@ -46,10 +46,10 @@ class Fixture:
 
     @property
     def refused(self) -> list[dict]:
-        return [e for e in read_journal(self.place.server / GATE_JOURNAL) if e["event"] == "refused"]
+        return [e for e in read_journal(self.folders.server / GATE_JOURNAL) if e["event"] == "refused"]
 
     def headers(self, name: str = "north", age: float = 0.0) -> dict[str, str]:
-        key = load_ssh_private_key(self.place.site_key(name).read_bytes(), None)
+        key = load_ssh_private_key(self.folders.site_key(name).read_bytes(), None)
         signed_at = (datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=age)).isoformat()
         return {
             "flwr-public-key": b64encode(public_key_to_bytes(key.public_key())).decode(),
@@ -58,7 +58,7 @@ class Fixture:
         }
 
     def client(self) -> httpx.Client:
-        trusted = ssl.create_default_context(cafile=self.place.authority / "ca.crt")
+        trusted = ssl.create_default_context(cafile=self.folders.authority / "ca.crt")
         return httpx.Client(base_url=f"https://127.0.0.1:{self.port}", verify=trusted, trust_env=False, timeout=60)
 
     def post(self, target: str, content: bytes, site: str = "north") -> httpx.Response:
@@ -66,7 +66,7 @@ class Fixture:
             return client.post(target, content=content, headers=self.headers(site))
 
     def connect(self) -> ssl.SSLSocket:
-        trusted = ssl.create_default_context(cafile=self.place.authority / "ca.crt")
+        trusted = ssl.create_default_context(cafile=self.folders.authority / "ca.crt")
         plain = socket.create_connection(("127.0.0.1", self.port), timeout=30)
         return trusted.wrap_socket(plain, server_hostname="127.0.0.1")
 
@@ -110,13 +110,13 @@ class Fixture:
     async def live(self, ready: threading.Event, stop: asyncio.Event) -> None:
         """Both ends listen where the system has a free port for them."""
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(self.place.server / "server.crt", self.place.server / "server.key")
+        tls.load_cert_chain(self.folders.server / "server.crt", self.folders.server / "server.key")
         async with await asyncio.start_server(self.upstream, "127.0.0.1", 0, ssl=tls) as server:
             behind = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-            gate = Gate(self.place.server, public_keys(self.place.server / "keys"), MAX_MESSAGE, behind)
+            gate = Gate(self.folders.server, public_keys(self.folders.server / "keys"), MAX_MESSAGE, behind)
             serving = asyncio.create_task(gate.serve(Address("127.0.0.1", 0)))
             async with asyncio.timeout(30):
-                while not (opened := read_journal(self.place.server / GATE_JOURNAL)):
+                while not (opened := read_journal(self.folders.server / GATE_JOURNAL)):
                     await asyncio.sleep(0.01)
             self.port = int(opened[0]["address"].rpartition(":")[2])
             ready.set()
@@ -127,16 +127,16 @@ class Fixture:
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    place = Place(tmp_path_factory.mktemp("gate"))
-    write_keys(place, ["north", "south", "stranger"], ["127.0.0.1"])
-    place.public_key("stranger").unlink()
-    return place
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    folders = Folders(tmp_path_factory.mktemp("gate"))
+    write_keys(folders, ["north", "south", "stranger"], ["127.0.0.1"])
+    folders.public_key("stranger").unlink()
+    return folders
 
 
 @pytest.fixture
-def gate(keys: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fixture]:
-    monkeypatch.setattr(gate_line, "LINGER", 0.1)
+def gate(keys: Folders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fixture]:
+    monkeypatch.setattr(gate_http, "LINGER", 0.1)
     (keys.server / GATE_JOURNAL).unlink(missing_ok=True)
     fixture, ready, stop = Fixture(keys), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
@@ -263,7 +263,7 @@ def test_only_sites_with_a_key_of_the_federation_get_to_superlink(gate: Fixture)
 def test_what_is_too_large_is_refused_before_it_is_read_and_written_down_with_its_sender(
     gate: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate_line, "LINGER", 10.0)
+    monkeypatch.setattr(gate_http, "LINGER", 10.0)
     assert gate.post(HEARTBEAT, bytes(2_000_000)).status_code == 413
     assert gate.post(PUSH_OBJECT, bytes(7_000_000), "south").status_code == 413
     assert not gate.seen
@@ -310,9 +310,9 @@ def test_an_answer_reaches_superlink_when_all_of_it_is_there(gate: Fixture) -> N
     assert {p.session_id for p in passed} == {"of SuperLink"}
     assert {p.object_id: p.object_content for p in passed} == letter.contents
     assert gate.post(PUSH_MESSAGE, letter.announcement).status_code == 403, "it is answered"
-    assert not list(gate.place.server.glob("incoming/*")), "nothing is left on disk"
+    assert not list(gate.folders.server.glob("incoming/*")), "nothing is left on disk"
 
-    down, up = [e for e in read_journal(gate.place.server / GATE_JOURNAL) if e["event"] == "message"]
+    down, up = [e for e in read_journal(gate.folders.server / GATE_JOURNAL) if e["event"] == "message"]
     assert [(e["site"], e["way"], e["kind"], e["round"]) for e in (down, up)] == [
         ("north", "down", "train", "3"), ("north", "up", "train", "3"),
     ]  # fmt: skip
@@ -339,7 +339,7 @@ def test_an_answer_that_superlink_did_not_take_may_be_pushed_again(
     assert not PushObjectResponse.FromString(gate.post(PUSH_OBJECT, last).content).stored
     monkeypatch.setattr(gate, "answer", honest)
     assert PushObjectResponse.FromString(gate.post(PUSH_OBJECT, last).content).stored
-    events = [e["event"] for e in read_journal(gate.place.server / GATE_JOURNAL)]
+    events = [e["event"] for e in read_journal(gate.folders.server / GATE_JOURNAL)]
     assert events == ["open", "message"], "which passed once"
 
 
@@ -356,9 +356,9 @@ def test_who_does_not_speak_tls_or_trusts_another_authority_hears_nothing(gate: 
 
 
 def test_the_slow_and_the_many_are_cut_off_and_others_served(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_connections, "FROM_ONE_NETWORK", 5)
+    monkeypatch.setattr(gate_connections, "PER_NETWORK", 5)
     monkeypatch.setattr(gate_module, "_FIRST_HEAD", 5.0)
-    monkeypatch.setattr(gate_line, "_BODY", 1.0)
+    monkeypatch.setattr(gate_http, "_BODY", 1.0)
     signed = "".join(f"{name}: {value}\r\n" for name, value in gate.headers().items())
     sites = gate.connect()
     sites.sendall(f"POST {HEARTBEAT} HTTP/1.1\r\nhost: a\r\n{signed}content-length: 9\r\n\r\nshort".encode())
@@ -379,7 +379,7 @@ def assert_cut_off(connection: ssl.SSLSocket) -> None:
 
 def test_a_handshake_that_is_not_finished_ends_with_a_reset(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A SuperNode takes an orderly end within the handshake for an error of TLS, and tries again after a reset."""
-    monkeypatch.setattr(gate_connections, "FROM_ONE_NETWORK", 2)
+    monkeypatch.setattr(gate_connections, "PER_NETWORK", 2)
     silent = [socket.create_connection(("127.0.0.1", gate.port), timeout=30) for _ in range(3)]
     with pytest.raises(ConnectionResetError):
         silent[0].recv(100)  # a third one has come, from the same address
@@ -398,7 +398,7 @@ def test_a_handshake_that_is_not_finished_ends_with_a_reset(gate: Fixture, monke
 def test_a_site_finds_a_place_among_strangers_and_has_a_number_of_its_own(
     gate: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate_connections, "STRANGERS", 4)
+    monkeypatch.setattr(gate_connections, "UNAUTHENTICATED", 4)
     strangers = [gate.connect() for _ in range(4)]
     with gate.client() as one, gate.client() as other:
         for client, site in ((one, "north"), (other, "south")):
@@ -413,7 +413,7 @@ def test_a_site_finds_a_place_among_strangers_and_has_a_number_of_its_own(
 def test_a_site_with_too_many_connections_loses_the_one_that_was_silent_longest(
     gate: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate_connections, "OF_ONE_SITE", 2)
+    monkeypatch.setattr(gate_connections, "PER_SITE", 2)
 
     def beat(connection: ssl.SSLSocket, site: str) -> bytes:
         signed = "".join(f"{name}: {value}\r\n" for name, value in gate.headers(site).items())
@@ -451,7 +451,7 @@ def test_a_journal_that_cannot_be_written_ends_nothing(gate: Fixture, monkeypatc
     opened = PushMessagesResponse.FromString(gate.post(PUSH_MESSAGE, letter.announcement).content)
     assert {gate.post(PUSH_OBJECT, push).status_code for push in letter.pushes(opened)} == {200}
     with monkeypatch.context() as broken:
-        broken.setattr(gate_module.Line, "event", lambda *_: 1 / 0)
+        broken.setattr(gate_module.HttpConnection, "next_event", lambda *_: 1 / 0)
         with pytest.raises(httpx.TransportError):
             gate.post(HEARTBEAT, b"")
     assert failed.wait(30)

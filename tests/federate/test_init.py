@@ -15,10 +15,10 @@ from cryptography import x509
 
 from fedgen.cli.main import main
 from fedgen.config import RunConfig, resolve
-from fedgen.federate.deploy.family import family, kill
-from fedgen.federate.deploy.folders import Place
-from fedgen.federate.deploy.scripts import Doors, write_scripts
-from fedgen.federate.settings import Shared
+from fedgen.federate.deploy.folders import Folders
+from fedgen.federate.deploy.process_tree import kill, process_tree
+from fedgen.federate.deploy.scripts import Endpoints, write_scripts
+from fedgen.federate.settings import AppSettings
 
 ARGUMENTS = [
     "--site",
@@ -147,7 +147,7 @@ def test_the_configuration_explains_itself_and_leaves_out_what_divides_data(
     assert "[options.partition]" not in text
     layers = {"algorithms": ["feddistill+"], "preset": "tuned", "users": 2, "active": 2, "rounds": 100}
     given = resolve({**layers, "dataset": "of-the-sites", "local_steps": 7}, own={"dataset"})
-    assert Shared(root / "fedgen-federation").config == given, "what is left out has its default"
+    assert AppSettings(root / "fedgen-federation").config == given, "what is left out has its default"
 
 
 def test_a_folder_that_is_not_empty_is_refused(
@@ -161,8 +161,8 @@ def test_a_folder_that_is_not_empty_is_refused(
 
 def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path) -> None:
     """After a crash SuperLink refuses a site for a minute. Here a stand-in for SuperNode fails three times."""
-    place = Place(tmp_path)
-    write_scripts(place, ["north"], Doors("0.0.0.0:8000", 8001, "fed.example.org:8000"))
+    folders = Folders(tmp_path)
+    write_scripts(folders, ["north"], Endpoints("0.0.0.0:8000", 8001, "fed.example.org:8000"))
     (tmp_path / "bin").mkdir()
     stand_in = tmp_path / "bin/python3"
     stand_in.write_text(
@@ -170,7 +170,7 @@ def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path)
         f'if [ -e {tmp_path}/stay ]; then exec sleep 60; fi\ntest "$(wc -l < {tmp_path}/calls)" -gt 3\n'
     )
     stand_in.chmod(0o755)
-    script = place.site("north") / "start.sh"
+    script = folders.site("north") / "start.sh"
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "FEDGEN_PAUSE": "0"}
     started = ["/bin/sh", script]
 
@@ -179,9 +179,10 @@ def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path)
     assert done.stdout.count("trying again in 0 seconds") == 3
     (call,) = set((tmp_path / "calls").read_text().splitlines())
     assert call.startswith(
-        "-P supernode.py --superlink fed.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key"
+        "-P -m fedgen.federate.site.supernode --superlink fed.example.org:8000 --root-certificates ca.crt"
+        " --auth-supernode-private-key"
     )
-    assert call.endswith(f'--port 9094 --node-config folder="{place.site("north")}"')
+    assert call.endswith(f'--port 9094 --node-config folder="{folders.site("north")}"')
 
     (tmp_path / "calls").unlink()
     few = {**environment, "FEDGEN_TRIES": "2"}
@@ -196,11 +197,11 @@ def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path)
         deadline = time.monotonic() + 30
         while not (tmp_path / "calls").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        whole = family([process.pid])
+        whole = process_tree([process.pid])
         assert len(whole) >= 2, "the script and what it started"
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, "it ends, and what it started with it"
-        assert not [one for one in whole if one in family([one.pid])]
+        assert not [one for one in whole if one in process_tree([one.pid])]
     finally:
-        kill(family([process.pid]))
+        kill(process_tree([process.pid]))
         process.wait(30)

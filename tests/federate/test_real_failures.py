@@ -48,7 +48,7 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch
     monkeypatch.setenv("FEDGEN_PAUSE", "3")  # start.sh tries again until SuperLink takes a killed site back
     monkeypatch.setenv("FEDGEN_TRIES", "60")
     setup = small_setup("fedgen", users=4, active=4, share="predictor", rounds=6, eval_every=6)
-    place, port = write(
+    folders, port = write(
         tmp_path / "federation", setup, small_data(),
         # Longer than SuperLink counts a killed site as there: until then it refuses the site's return.
         min_sites=1, round_timeout=80.0, join_timeout=120.0, strikes=2, rest=99, max_message=2_000_000,
@@ -56,10 +56,10 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch
     for number, hidden in enumerate((6, 9, 12, 15)):
         name = f"site-{number}"
         own = {"model": "own:build", "model_options": {"hidden": hidden, "latent": 6}}
-        write_site(place, SiteSettings(name=name, number=number, data="data.npz", **own))
-        (place.site(name) / "own.py").write_text(EXTRACTOR)
+        write_site(folders, SiteSettings(name=name, number=number, data="data.npz", **own))
+        (folders.site(name) / "own.py").write_text(EXTRACTOR)
 
-    with running(place, port) as processes:
+    with running(folders, port) as processes:
         processes.start_superlink()
         processes.register()
         for number in range(4):
@@ -93,7 +93,7 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch
         training(processes, "site-0", 3)
         for file in sleeping:
             file.unlink()
-        state = place.site("site-3") / "state" / run / "client.safetensors"
+        state = folders.site("site-3") / "state" / run / "client.safetensors"
         kept = state.read_bytes()
         log = processes.log("site-3")
         said = len(log.read_text())
@@ -124,11 +124,11 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch
     assert all("site-1" not in finished[number] for number in range(2, 6)), "silent sites rest"
     score = next(e for e in events if e["event"] == "score")
     assert 0 < score["accuracy_users"] <= 100
-    assert (place.server / "runs/run/summary.json").exists()
+    assert (folders.server / "runs/run/summary.json").exists()
 
 
 def flag(processes: Processes, site: str, word: str) -> Path:
-    path = processes.place.site(site) / word
+    path = processes.folders.site(site) / word
     path.touch()
     return path
 
