@@ -16,6 +16,7 @@ from flwr.supercore.run import RunNotRunningException
 from local_federation import local_federation
 from local_grid import LocalGrid, Tamper
 
+from fedgen.config import to_toml
 from fedgen.errors import FedgenError
 from fedgen.federate.apps import error_for_server
 from fedgen.federate.deploy.folders import Folders, write_server
@@ -27,7 +28,7 @@ from fedgen.federate.server.server import Server
 from fedgen.federate.settings import ServerSettings, read_settings
 from fedgen.federate.wire import InvalidMessageError
 from fedgen.files import write_whole
-from fedgen.runs.checkpoint import load_tree
+from fedgen.runs.checkpoint import load_tree, save_tree
 from helpers import same_bits, small_setup
 
 SERVER_ERROR = httpx.HTTPStatusError("500", request=httpx.Request("POST", "http://a"), response=httpx.Response(500))
@@ -163,6 +164,40 @@ def test_a_round_is_on_disk_before_it_is_evaluated(tmp_path: Path) -> None:
     undisturbed.run()
     assert (server.path / "metrics.jsonl").read_bytes() == (undisturbed.path / "metrics.jsonl").read_bytes()
     assert len((server.path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    """Its checkpoint has other names and another text of the configuration, which lacks settings that came later."""
+    setup = small_setup("fedavg", users=2, active=2, rounds=2)
+
+    def die(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if message.metadata.group_id == "1":
+            raise KeyboardInterrupt
+        return content
+
+    server, grid = local_federation(tmp_path / "killed", setup, die)
+    with pytest.raises(KeyboardInterrupt):
+        server.run()
+    about = server.run_folder.about()
+    assert about is not None
+    state = server.run_folder.restore(server.plan.forms.server)
+    about["standing"] = about.pop("run_state")
+    lines = about["config"].splitlines()
+    added_later = [line for line in lines if line.split(" = ")[0] in ("optimizer", "clip", "dp_noise")]
+    assert len(added_later) == 3
+    older = {**about, "config": "\n".join(line for line in lines if line not in added_later)}
+    save_tree(server.run_folder.checkpoint_file, state, older)
+    grid.tamper = None
+    again = Server(tmp_path / "killed/fedgen-federation", tmp_path / "killed/server", "run", grid, server.journal)
+    again.run()
+    assert again.run_state.messages == {"site-0": 3, "site-1": 3}, "round 1 was asked for twice"
+    undisturbed, _ = local_federation(tmp_path / "undisturbed", setup)
+    undisturbed.run()
+    assert (server.path / "metrics.jsonl").read_bytes() == (undisturbed.path / "metrics.jsonl").read_bytes()
+    other = server.config.model_copy(update={"lr": 0.5})
+    save_tree(server.run_folder.checkpoint_file, state, {**about, "config": to_toml(other)})
+    with pytest.raises(FedgenError, match="holds a run with other settings"):
+        Server(tmp_path / "killed/fedgen-federation", tmp_path / "killed/server", "run", grid, server.journal).run()
 
 
 def test_a_second_key_under_a_sites_name_does_not_take_its_place(tmp_path: Path, monkeypatch: Any) -> None:
