@@ -51,7 +51,7 @@ def main(root: Path, rounds: int) -> None:
     }  # fmt: skip
     # The server needs a model only for the latent size; the shape of a sample is each site's own.
     task = TaskSettings(classes=CLASSES, sample=(8, 8, 1), dtype="float32")
-    server = ServerSettings(sites=tuple(SITES), poll=0.2)
+    server = ServerSettings(sites=tuple(SITES), poll=0.2, join_timeout=600.0)
     port = free_port()
     config = resolve(settings, own={"dataset"})
     folders = begin(

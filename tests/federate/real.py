@@ -13,7 +13,7 @@ from fedgen.federate.journal import read_journal
 from fedgen.federate.settings import ServerSettings
 
 Event = dict[str, Any]
-PATIENCE = 240.0  # seconds for anything that must happen; a test that meets it fails
+PATIENCE = 1200.0  # seconds for anything that must happen; a test that meets it fails
 
 
 def write(root: Path, setup: Any, data: Any, *, tls: bool = True, **settings: Any) -> tuple[Any, int]:
@@ -64,7 +64,7 @@ def until(events: Callable[[], list[Event]], **wanted: Any) -> Event:
 
 def training(processes: Processes, site: str, number: int | None = None) -> dict:
     """The site's latest training that has not ended; wait for one."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         events = [e for e in site_events(processes, site) if e["event"] in ("train", "trained", "failed")]
         if events and events[-1]["event"] == "train" and number in (None, events[-1]["round"]):

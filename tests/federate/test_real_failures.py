@@ -46,12 +46,12 @@ def build(sample, classes, **options):
 
 def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDGEN_PAUSE", "3")  # start.sh tries again until SuperLink takes a killed site back
-    monkeypatch.setenv("FEDGEN_TRIES", "60")
+    monkeypatch.setenv("FEDGEN_TRIES", "300")
     setup = small_setup("fedgen", users=4, active=4, share="predictor", rounds=6, eval_every=6)
     folders, port = write(
         tmp_path / "federation", setup, small_data(),
         # Longer than SuperLink counts a killed site as there: until then it refuses the site's return.
-        min_sites=1, round_timeout=80.0, join_timeout=120.0, strikes=2, rest=99, max_message=2_000_000,
+        min_sites=1, round_timeout=150.0, join_timeout=600.0, strikes=2, rest=99, max_message=2_000_000,
     )  # fmt: skip
     for number, hidden in enumerate((6, 9, 12, 15)):
         name = f"site-{number}"
@@ -85,7 +85,7 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch
         run = training(processes, "site-3", 2)["run"]
         processes.kill("site-3")
         slow = until(lambda: server_events(processes), event="failed", site="site-1", round=2)
-        assert "no answer within 80 seconds" in slow["reason"]
+        assert "no answer within 150 seconds" in slow["reason"]
 
         # Round 3: site-0 is held up until site-3 is back. Round 4: site-3 goes on from the state it has on disk.
         done(processes, 2)

@@ -45,7 +45,7 @@ def test_every_algorithm_with_a_tiny_model(tmp_path: Path) -> None:
     """
     names = [name for name in ALGORITHMS if name not in ELSEWHERE]
     setups = {name: small_setup(name, users=2, active=2, rounds=ROUNDS, eval_every=ROUNDS) for name in names}
-    settings = {"join_timeout": 60.0, "round_timeout": 230.0}
+    settings = {"join_timeout": 600.0, "round_timeout": 600.0}
     folders, port = write(tmp_path / "federation", setups["feddfusion"], small_data(), tls=False, **settings)
     server = read_settings(folders.server / "server.toml", ServerSettings).model_copy(update={"poll": 1.0})
     assert server.proxy
@@ -100,7 +100,7 @@ def assert_like_the_simulator(setup: Setup, events: list[Event], run: Path) -> N
 
 def test_fedgen_on_mnist_in_both_sharing_modes(tmp_path: Path) -> None:
     setups = {share: _setup(share) for share in ("all", "predictor")}
-    folders, port = write(tmp_path / "federation", setups["all"], DATA, join_timeout=60.0, round_timeout=200.0)
+    folders, port = write(tmp_path / "federation", setups["all"], DATA, join_timeout=600.0, round_timeout=600.0)
     with running(folders, port) as processes:
         processes.start_superlink()
         processes.register()

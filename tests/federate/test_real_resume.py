@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest
-from real import running, server_events, training, until, write
+from real import PATIENCE, running, server_events, training, until, write
 
 from fedgen.demo.compare import differences
 from fedgen.federate.deploy.folders import Folders, new_folder, write_keys, write_server, write_site
@@ -26,7 +26,7 @@ def test_resume_after_kills_of_server_and_superlink_with_strangers_at_the_door(t
     setup = small_setup("fedgen", users=2, active=2, share="predictor", rounds=4, eval_every=4)
     folders, port = write(
         tmp_path / "federation", setup, small_data(),
-        min_sites=2, round_timeout=200.0, join_timeout=1.0, wait_timeout=5.0,
+        min_sites=2, round_timeout=600.0, join_timeout=1.0, wait_timeout=5.0,
     )  # fmt: skip
     for number in range(2):
         own = {"model": "own:build", "model_options": {"hidden": 12, "latent": 6}}
@@ -50,7 +50,7 @@ def test_resume_after_kills_of_server_and_superlink_with_strangers_at_the_door(t
 
         # Both are there: the run goes on. The server app is killed in round 1 and SuperLink in round 2.
         settings = read_settings(folders.server / "server.toml", ServerSettings)
-        write_server(folders, settings.model_copy(update={"join_timeout": 120.0, "wait_timeout": 120.0}))
+        write_server(folders, settings.model_copy(update={"join_timeout": 600.0, "wait_timeout": 600.0}))
         processes.start_site("site-1")
         processes.submit("run")
         # Both sites train by then: a site that is just fetching its message would be busy with it for another minute.
@@ -139,7 +139,7 @@ def assert_only_sites_get_through(processes: Processes, port: int) -> None:
         "register-node": RegisterNodeRequest(public_key=key, name="intruder"),
         "list-runs": ListRunsRequest(),
     }
-    with httpx.Client(verify=trusted, trust_env=False) as client:
+    with httpx.Client(verify=trusted, trust_env=False, timeout=PATIENCE) as client:
         for name, request in requests.items():
             for address, status in ((f"127.0.0.1:{port}", 403), (behind, 200)):
                 answer = client.post(
@@ -163,7 +163,7 @@ def assert_refused(others: Processes) -> None:
     for name in ("plaintext", "unregistered", "foreign"):
         process = others.running[name]
         try:
-            assert process.wait(timeout=60) != 0, name
+            assert process.wait(timeout=PATIENCE) != 0, name
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{name} was not refused: {others.log(name).read_text()[-500:]}") from None
         said[name] = others.log(name).read_text()

@@ -1,6 +1,7 @@
 """Rounds that are tried again, and settings that cannot work."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fedgen.federate.apps import error_for_server
 from fedgen.federate.deploy.folders import Folders, write_server
 from fedgen.federate.deploy.keys import make_site_keys
 from fedgen.federate.journal import GATE_JOURNAL, Journal, read_journal
-from fedgen.federate.server import replies
+from fedgen.federate.server import exchange, replies
 from fedgen.federate.server.roster import Roster
 from fedgen.federate.server.server import Server
 from fedgen.federate.settings import ServerSettings, read_settings
@@ -295,14 +296,21 @@ def test_a_reply_that_never_arrives_whole_holds_up_nobody_else(tmp_path: Path, m
     """Flower announces a reply before all of it is there, and then waits for the rest, for minutes."""
     monkeypatch.setattr(replies, "_PATIENCE", 0.1)
     setup = small_setup("fedavg", users=3, active=3, rounds=1)
-    server, grid = local_federation(tmp_path, setup, round_timeout=3.0)
+    server, grid = local_federation(tmp_path, setup)
     ends = threading.Event()
+
+    def until_two_have_answered(deadline: float, pause: float) -> bool:
+        """The round's time is over when the others' replies are there, however long they take."""
+        time.sleep(pause)
+        return sum(e["event"] == "answered" for e in read_journal(server.journal.path)) < 2
+
+    monkeypatch.setattr(exchange, "wait_until", until_two_have_answered)
     pull = grid.pull_messages
 
     def stuck(message_ids: Iterable[str]) -> Iterable[Message]:
         found = list(pull(message_ids))
         if any(m.metadata.src_node_id == 1000 for m in found):
-            ends.wait(60)
+            ends.wait(600)
         return found
 
     monkeypatch.setattr(grid, "pull_messages", stuck)

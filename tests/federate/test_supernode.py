@@ -46,9 +46,15 @@ run_and_exit(command)
 )
 def test_the_end_of_the_main_thread_ends_the_process(end: str, code: int, said: str) -> None:
     command = [sys.executable, "-c", _CALL.format(end=end)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stdout) == (code, "said")
     assert said in done.stderr
+
+
+def test_a_supernode_starts_without_jax() -> None:
+    """It runs all the time beside the processes that train, and would hold memory for nothing."""
+    code = "import sys, fedgen.federate.site.supernode; sys.exit('jax' in sys.modules or 'optax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False, timeout=600).returncode == 0
 
 
 class _Failing(BaseHTTPRequestHandler):
@@ -87,7 +93,7 @@ def test_start_sh_starts_flowers_supernode_anew_after_an_error(tmp_path: Path) -
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         done = subprocess.run(
             ["/bin/sh", folders.site("north") / "start.sh"], env={**os.environ, "PATH": path, **more},
-            capture_output=True, text=True, check=False, timeout=200,
+            capture_output=True, text=True, check=False, timeout=1200,
         )  # fmt: skip
         server.shutdown()
         assert server.asked.count(PULL_MESSAGE) == 2, done.stderr  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ from fedgen.simulator.setup import Setup
 
 RUN = "run"
 _LOOPBACK = ["127.0.0.1", "localhost"]
+_JOIN = 600.0  # seconds to wait for all sites: they are started here, so all of them come
 _PATIENCE = 300.0  # seconds without any event, beyond the timeout of a round, after which the server must have died
 
 
@@ -47,6 +48,7 @@ def demonstrate(
     say: Callable[[dict[str, Any]], None],
 ) -> list[RoundDifference]:
     """Start all processes, run, stop them, and compare with the simulator; `say` is called with each event."""
+    settings = settings.model_copy(update={"join_timeout": _JOIN})
     port = write_federation(folders, setup, dataset, settings, tls=tls)
     with processes_of(folders, port) as processes:
         start_all(processes, list(settings.sites), tls=tls, say=say)
