@@ -45,7 +45,7 @@ def ends_with_a_refusal(found: bytes) -> bool:
 
 
 class Fixture:
-    """A gate in a thread of its own, before a server that takes everything and remembers what it got."""
+    """A gate in its own thread, before a server that accepts everything and records what it got."""
 
     def __init__(self, folders: Folders) -> None:
         self.folders = folders
@@ -294,7 +294,7 @@ def test_what_is_too_large_is_refused_before_it_is_read_and_written_down_with_it
 
 
 def test_an_answer_reaches_superlink_when_all_of_it_is_there(gate: Fixture) -> None:
-    """A site asks, fetches and answers, and hears nothing of what others sent; bytes are written down both ways."""
+    """A site polls, fetches and replies, and learns nothing of what others sent; bytes are logged in both directions."""
     letter = Letter({"weights": np.arange(1000.0), "bias": np.zeros(3)})
     gate.down = pulled(letter.question)
     question = pulled(letter.question).messages_list[0].metadata.message_id
@@ -411,7 +411,7 @@ def test_a_handshake_that_is_not_finished_ends_with_a_reset(gate: Fixture, monke
         connection.close()
 
 
-def test_a_site_finds_a_place_among_strangers_and_has_a_number_of_its_own(
+def test_a_site_can_connect_among_strangers_and_has_its_own_limit(
     gate: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate_connections, "UNAUTHENTICATED", 4)

@@ -1,4 +1,4 @@
-"""Sites that fail, with real processes: each has an extractor of its own, which does what a file in its folder says."""
+"""Sites that fail, with real processes: each has its own extractor, which fails as files in its folder say."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from fedgen.federate.deploy.processes import Processes
 from fedgen.federate.settings import SiteSettings
 from helpers import small_data, small_setup
 
-# The model of a site, in a file of its own: another width at each site, and misbehaviour on demand.
+# The model of a site: another width at each site, and misbehaviour on demand.
 EXTRACTOR = """
 import time
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch
             processes.start_site(f"site-{number}")
         processes.submit("run")
 
-        # Round 1: site-0 raises, site-1 sends too much; the server hears why, and goes on with the others.
+        # Round 1: site-0 raises, site-1 sends too much; the server logs why, and continues with the others.
         done(processes, 0)
         trouble = [flag(processes, "site-0", "raise"), flag(processes, "site-1", "bloat")]
         failed = until(lambda: server_events(processes), event="failed", site="site-0", round=1)

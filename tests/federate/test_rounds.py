@@ -285,11 +285,15 @@ def test_a_site_with_another_number_than_the_server_thinks_is_told_so(tmp_path: 
 
 
 def test_errors_of_a_site_tell_the_server_nothing_private() -> None:
-    hears = error_for_server
-    assert hears(ValueError("patient 7 in /data/x.npz")) == "ValueError; the site's own log.jsonl says more"
+    assert error_for_server(ValueError("patient 7 in /data/x.npz")) == "ValueError; the site's own log.jsonl says more"
     for text in ("/srv/Data of Ann/positive.npz: training labels are 3 to 9", "image Hans_1961.png does not decode"):
-        assert hears(FedgenError(text)) == "its data or settings are not in order; the site's own log.jsonl says more"
-    assert hears(InvalidMessageError("the server's message has 9 bytes")) == "the server's message has 9 bytes"
+        assert (
+            error_for_server(FedgenError(text))
+            == "its data or settings are not in order; the site's own log.jsonl says more"
+        )
+    assert (
+        error_for_server(InvalidMessageError("the server's message has 9 bytes")) == "the server's message has 9 bytes"
+    )
 
 
 def test_a_reply_that_never_arrives_whole_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
