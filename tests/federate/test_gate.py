@@ -294,7 +294,7 @@ def test_what_is_too_large_is_refused_before_it_is_read_and_written_down_with_it
 
 
 def test_an_answer_reaches_superlink_when_all_of_it_is_there(gate: Fixture) -> None:
-    """A site polls, fetches and replies, and learns nothing of what others sent; bytes are logged in both directions."""
+    """A site polls, fetches and replies, and learns nothing of what others sent; bytes are logged both ways."""
     letter = Letter({"weights": np.arange(1000.0), "bias": np.zeros(3)})
     gate.down = pulled(letter.question)
     question = pulled(letter.question).messages_list[0].metadata.message_id

@@ -72,7 +72,7 @@ class ServerSettings(BaseModel):
     model: str = Field(
         default="", description="module:function that builds another model; empty: the model of config.toml"
     )
-    model_options: dict[str, Any] = Field(default={}, description="keyword arguments of that function")
+    model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model that `model` names")
 
 
 class SiteSettings(BaseModel):
@@ -94,7 +94,7 @@ class SiteSettings(BaseModel):
         default="",
         description="another model for this site, as cnn, mlp or module:function; partial sharing only",
     )
-    model_options: dict[str, Any] = Field(default={}, description="keyword arguments of that model")
+    model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model that `model` names")
     evaluate: bool = Field(
         default=True, description="report to the server how well the model does on this site's test samples"
     )
