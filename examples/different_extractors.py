@@ -51,16 +51,18 @@ def main(root: Path, rounds: int) -> None:
     }  # fmt: skip
     # The server needs a model only for the latent size; the shape of a sample is each site's own.
     task = TaskSettings(classes=CLASSES, sample=(8, 8, 1), dtype="float32")
-    server = ServerSettings(sites=tuple(SITES), poll=0.2)
+    server = ServerSettings(sites=tuple(SITES), poll=0.2, join_timeout=600.0)
     port = free_port()
     config = resolve(settings, own={"dataset"})
-    place = begin(root, config, task, server, host="127.0.0.1", port=port, bind="127.0.0.1", superlink_port=free_port())
+    folders = begin(
+        root, config, task, server, host="127.0.0.1", port=port, bind="127.0.0.1", superlink_port=free_port()
+    )
     rng = np.random.default_rng(0)
     for number, (name, own) in enumerate(SITES.items()):
         (x_train, y_train), (x_test, y_test) = (samples(own["sample"], count, rng) for count in (400, 200))
-        np.savez(place.site(name) / "data.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
-        write_site(place, SiteSettings(name=name, number=number, data="data.npz", **own))
-    with processes_of(place, port) as processes:
+        np.savez(folders.site(name) / "data.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+        write_site(folders, SiteSettings(name=name, number=number, data="data.npz", **own))
+    with processes_of(folders, port) as processes:
         start_all(processes, list(SITES), tls=True, say=hear)
         processes.submit("run")
         follow(processes, list(SITES), server.round_timeout, hear)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from fedgen import toml
 from fedgen.algorithms import ALGORITHMS, options_of
 from fedgen.core.settings import Federation, NotNegative, Positive, Rate, WholeNumber, setting
 from fedgen.data.partition import PARTITIONERS
@@ -246,6 +247,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise FedgenError(f"configuration {path} cannot be read: {error}") from error
+    return layer_of(content, path)
+
+
+def layer_of(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The content of a TOML file as a layer; `path` is for error messages."""
     layer = {key: value for key, value in content.items() if key != "options"}
     options = content.get("options", {})
     if not isinstance(options, dict):
@@ -273,42 +279,18 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def to_toml(config: RunConfig) -> str:
     """The resolved configuration as a TOML file; reading it back gives the same configuration."""
-    values = config.model_dump(exclude={"options"})
-    lines = [f"{key} = {toml_value(value)}" for key, value in values.items()]
-    for section, options in config.options.items():
-        lines += ["", *_table(section, options)]
-    return "\n".join(lines) + "\n"
+    return toml.dumps({**config.model_dump(exclude={"options"}), "options": config.options})
 
 
 def to_commented_toml(config: RunConfig, without: Container[str] = ()) -> str:
-    """The same for people: each setting under a line that says what it is, less settings and sections not wanted."""
-    lines = []
-    for name, about in RunConfig.model_fields.items():
-        if name != "options" and name not in without:
-            lines += [f"# {about.description}", f"{name} = {toml_value(getattr(config, name))}", ""]
+    """The same for people: each setting under a comment that describes it; `without` names settings to leave out."""
+    entries: list[tuple[str, dict[str, Any]]] = [
+        (str(about.description), {name: getattr(config, name)})
+        for name, about in RunConfig.model_fields.items()
+        if name != "options" and name not in without
+    ]
     for section, options in config.options.items():
         if options and section not in without:
             page = f" (docs/algorithms/{section.rstrip('+')}.md)" if section in ALGORITHMS else ""
-            lines += [f"# options of {section}{page}", *_table(section, options), ""]
-    return "\n".join(lines)
-
-
-def _table(section: str, options: Mapping[str, Any]) -> list[str]:
-    return [f"[options.{_toml_key(section)}]", *(f"{key} = {toml_value(value)}" for key, value in options.items())]
-
-
-def _toml_key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() else f'"{name}"'
-
-
-def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return repr(value)
+            entries.append((f"options of {section}{page}", {"options": {section: options}}))
+    return toml.dumps_commented(entries)

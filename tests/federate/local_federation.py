@@ -6,7 +6,7 @@ from typing import Any
 from local_grid import LocalGrid, Tamper
 
 from fedgen.demo.divide import deal_out, needs_proxy
-from fedgen.federate.deploy.folders import Place
+from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.journal import Journal
 from fedgen.federate.server.server import Server
 from fedgen.federate.settings import ServerSettings
@@ -18,10 +18,10 @@ def local_federation(
     root: Path, setup: Setup, tamper: Tamper | None = None, **settings: Any
 ) -> tuple[Server, LocalGrid]:
     """A federation in this process, its folders filled from a simulator's setup."""
-    place = Place(root)
+    folders = Folders(root)
     names = tuple(f"site-{n}" for n in range(setup.config.users))
     proxy = "proxy.npz" if needs_proxy(setup) else ""
     server = ServerSettings(sites=names, poll=0.01, keep_rounds=True, test="test.npz", proxy=proxy, **settings)
-    deal_out(place, setup, small_data().scale, server)
-    grid = LocalGrid(place.app, [place.site(name) for name in names], tamper)
-    return Server(place.app, place.server, "run", grid, Journal(place.server / "log.jsonl")), grid
+    deal_out(folders, setup, small_data().scale, server)
+    grid = LocalGrid(folders.app, [folders.site(name) for name in names], tamper)
+    return Server(folders.app, folders.server, "run", grid, Journal(folders.server / "log.jsonl")), grid

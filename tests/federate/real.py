@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.demo.demo import write_federation
-from fedgen.federate.deploy.folders import Place, new_folder
+from fedgen.federate.deploy.folders import Folders, new_folder
 from fedgen.federate.deploy.processes import Processes, processes_of
 from fedgen.federate.journal import read_journal
 from fedgen.federate.settings import ServerSettings
 
 Event = dict[str, Any]
-PATIENCE = 240.0  # seconds for anything that must happen; a test that meets it fails
+PATIENCE = 1200.0  # seconds for anything that must happen; a test that meets it fails
 
 
 def write(root: Path, setup: Any, data: Any, *, tls: bool = True, **settings: Any) -> tuple[Any, int]:
     """The folders of a federation with sites site-0, site-1 ..., and the port of its SuperLink."""
-    place = new_folder(root)
+    folders = new_folder(root)
     names = tuple(f"site-{n}" for n in range(setup.config.users))
-    return place, write_federation(place, setup, data, ServerSettings(sites=names, **settings), tls=tls)
+    return folders, write_federation(folders, setup, data, ServerSettings(sites=names, **settings), tls=tls)
 
 
 @contextlib.contextmanager
-def running(place: Place, port: int) -> Iterator[Processes]:
+def running(folders: Folders, port: int) -> Iterator[Processes]:
     """The processes of a federation, none of which is left in the end."""
-    with processes_of(place, port) as processes:
+    with processes_of(folders, port) as processes:
         yield processes
-    assert not left_behind(place.root)
+    assert not left_behind(folders.root)
 
 
 def left_behind(folder: Path) -> list[str]:
@@ -44,11 +44,11 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def server_events(processes: Processes) -> list[Event]:
-    return read_journal(processes.place.server / "log.jsonl")
+    return read_journal(processes.folders.server / "log.jsonl")
 
 
 def site_events(processes: Processes, name: str) -> list[Event]:
-    return read_journal(processes.place.site(name) / "log.jsonl")
+    return read_journal(processes.folders.site(name) / "log.jsonl")
 
 
 def until(events: Callable[[], list[Event]], **wanted: Any) -> Event:
@@ -64,7 +64,7 @@ def until(events: Callable[[], list[Event]], **wanted: Any) -> Event:
 
 def training(processes: Processes, site: str, number: int | None = None) -> dict:
     """The site's latest training that has not ended; wait for one."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         events = [e for e in site_events(processes, site) if e["event"] in ("train", "trained", "failed")]
         if events and events[-1]["event"] == "train" and number in (None, events[-1]["round"]):

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def test_sites_with_different_extractors(tmp_path: Path) -> None:
     """Real processes: grey images, colour images and vectors; all send the same predictor and counts."""
     command = [sys.executable, "examples/different_extractors.py", tmp_path / "federation", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=ROOT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     sent = dict(re.findall(r"(\w+) sent (\d+) bytes", done.stdout))
     predictor, counts, headers = (16 * 4 + 4) * 4, 4 * 4, 3 * 128

@@ -13,13 +13,13 @@ from gate_traffic import Letter, asked, objects, pulled
 
 from fedgen.core.trees import named
 from fedgen.federate.gate import messages as gate_messages
-from fedgen.federate.gate.connections import Connections, Guest, network_of
-from fedgen.federate.gate.messages import Desk
-from fedgen.federate.gate.objects import BadObjectError, examine_object, inflated_size
-from fedgen.federate.gate.rules import TurnedAwayError
+from fedgen.federate.gate.connections import Connection, ConnectionPool, network_of
+from fedgen.federate.gate.messages import MessageQueue
+from fedgen.federate.gate.objects import InvalidObjectError, examine_object, inflated_size
+from fedgen.federate.gate.rules import RequestRefusedError
 from fedgen.federate.journal import Journal
 from fedgen.federate.server.checks import besides_arrays
-from fedgen.federate.server.replies import GateNews
+from fedgen.federate.server.replies import GateLog
 
 LIMIT = 100_000
 
@@ -61,24 +61,24 @@ class Forgery:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk("north", tmp_path / "incoming", LIMIT)
+def queue(tmp_path: Path) -> MessageQueue:
+    return MessageQueue("north", tmp_path / "incoming", LIMIT)
 
 
-def send(desk: Desk, request: PushMessagesRequest, contents: dict[str, bytes]) -> bool:
-    opened = desk.announce(request, 0)
+def send(queue: MessageQueue, request: PushMessagesRequest, contents: dict[str, bytes]) -> bool:
+    opened = queue.announce(request, 0)
     assert set(opened.objects_to_push) == set(contents)
     for name, content in contents.items():
         pushed = PushObjectRequest(object_id=name, object_content=content, session_id=opened.session_id)
-        incoming = desk.take(pushed, len(content))
-    return incoming.is_whole
+        incoming = queue.receive(pushed, len(content))
+    return incoming.is_complete
 
 
-def test_what_flower_makes_is_taken(desk: Desk) -> None:
+def test_what_flower_makes_is_taken(queue: MessageQueue) -> None:
     """Arrays that are equal, which Flower sends once, and one without numbers."""
     letter = Letter({"a": np.zeros(50), "b": np.zeros(50), "c": np.zeros(0), "d": np.arange(9.0)})
-    desk.pass_down(pulled(letter.question))
-    assert send(desk, letter.request, letter.contents)
+    queue.record_sent(pulled(letter.question))
+    assert send(queue, letter.request, letter.contents)
 
 
 @pytest.mark.parametrize(
@@ -89,15 +89,15 @@ def test_what_flower_makes_is_taken(desk: Desk) -> None:
         Forgery([b"x" * 1000], [0] * 10, names=5, records=5),
     ],
 )
-def test_few_bytes_that_would_become_many_are_refused(forgery: Forgery, desk: Desk) -> None:
+def test_few_bytes_that_would_become_many_are_refused(forgery: Forgery, queue: MessageQueue) -> None:
     letter = Letter({})
-    desk.pass_down(pulled(letter.question))
+    queue.record_sent(pulled(letter.question))
     assert sum(map(len, forgery.contents.values())) < LIMIT
-    with pytest.raises(TurnedAwayError, match="unpacked it has") as refused:
-        send(desk, forgery.announcement(letter), forgery.contents)
+    with pytest.raises(RequestRefusedError, match="unpacked it has") as refused:
+        send(queue, forgery.announcement(letter), forgery.contents)
     assert refused.value.status == 413
     assert (refused.value.site, refused.value.question) == ("north", letter.question.metadata.message_id)
-    assert not desk._folder.exists()
+    assert not queue._folder.exists()
 
 
 def test_the_size_is_that_of_all_that_flower_would_join() -> None:
@@ -109,13 +109,13 @@ def test_the_size_is_that_of_all_that_flower_would_join() -> None:
     assert inflated_size(forgery.root, pieces) == root + content + record + 2 * (array + 2 * one + two)
 
 
-def test_much_besides_the_arrays_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_besides_the_arrays_is_refused(queue: MessageQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unpacked, a list of small numbers takes many times its bytes."""
     monkeypatch.setattr(gate_messages, "RECORDS", 2000)
     letter = Letter({f"array {n}": np.array([n]) for n in range(30)})
-    desk.pass_down(pulled(letter.question))
-    with pytest.raises(TurnedAwayError, match="more than 2,000 bytes besides its arrays"):
-        send(desk, letter.request, letter.contents)
+    queue.record_sent(pulled(letter.question))
+    with pytest.raises(RequestRefusedError, match="more than 2,000 bytes besides its arrays"):
+        send(queue, letter.request, letter.contents)
 
 
 CHUNK, CHUNK_CONTENT = bare("ArrayChunk", [], b"numbers")
@@ -147,20 +147,20 @@ def array(children: list[str], places: object) -> tuple[str, bytes]:
     ],
 )
 def test_an_object_that_is_not_what_it_says(name: str, content: bytes, announced: list[str], reason: str) -> None:
-    with pytest.raises(BadObjectError, match=reason):
+    with pytest.raises(InvalidObjectError, match=reason):
         examine_object(name, content, announced)
 
 
-def test_objects_stand_where_they_belong(desk: Desk) -> None:
+def test_objects_stand_where_they_belong(queue: MessageQueue) -> None:
     """An array in the place of the message: Flower would unpack it before it looks at its type."""
     chunk, _ = bare("ArrayChunk", [], b"x")
     name, content = array([chunk], [0])
     letter, forgery = Letter({}), Forgery([b"x"], [0])
     forgery.contents = {chunk: forgery.contents[chunk], name: content}
     forgery.root, forgery.tree = name, ObjectTree(object_id=name, children=[ObjectTree(object_id=chunk)])
-    desk.pass_down(pulled(letter.question))
-    with pytest.raises(TurnedAwayError, match="an object of type Array"):
-        send(desk, forgery.announcement(letter), forgery.contents)
+    queue.record_sent(pulled(letter.question))
+    with pytest.raises(RequestRefusedError, match="an object of type Array"):
+        send(queue, forgery.announcement(letter), forgery.contents)
 
 
 def _without_question(r: PushMessagesRequest) -> None:
@@ -218,123 +218,123 @@ def _with_two_meanings(r: PushMessagesRequest) -> None:
     ],
 )  # fmt: skip
 def test_a_site_sends_its_own_answers_to_the_server_and_nothing_else(
-    change: Callable[[PushMessagesRequest], None], desk: Desk
+    change: Callable[[PushMessagesRequest], None], queue: MessageQueue
 ) -> None:
     letter = Letter({"a": np.zeros(3)})
-    desk.pass_down(pulled(letter.question))
+    queue.record_sent(pulled(letter.question))
     request = letter.request
     change(request)
-    with pytest.raises(TurnedAwayError) as refused:
-        desk.announce(request, 0)
+    with pytest.raises(RequestRefusedError) as refused:
+        queue.announce(request, 0)
     assert refused.value.status in (403, 422)
     assert refused.value.site == "north"
-    desk.announce(letter.request, 0)
+    queue.announce(letter.request, 0)
 
 
-def test_a_site_gets_what_was_sent_to_it_and_not_for_ever(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_messages, "_QUESTIONS", 2)
+def test_a_site_gets_what_was_sent_to_it_and_not_for_ever(queue: MessageQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_messages, "_OPEN_MESSAGES", 2)
     first, second, third = (asked(ticket) for ticket in "abc")
     for question in (first, second):
-        desk.pass_down(pulled(question))
+        queue.record_sent(pulled(question))
     own = sorted(objects(pulled(first).message_object_trees[0]) - objects(pulled(third).message_object_trees[0]))
     for name in own:
-        assert desk.question_with(name) is desk.question(first.metadata.message_id)
-    with pytest.raises(TurnedAwayError, match="not sent to this site"):
-        desk.question_with(OTHER)
-    with pytest.raises(TurnedAwayError, match="not sent to this site"):
-        desk.question(OTHER)
-    desk.pass_down(pulled(third))  # more than are remembered
+        assert queue.message_with(name) is queue.message(first.metadata.message_id)
+    with pytest.raises(RequestRefusedError, match="not sent to this site"):
+        queue.message_with(OTHER)
+    with pytest.raises(RequestRefusedError, match="not sent to this site"):
+        queue.message(OTHER)
+    queue.record_sent(pulled(third))  # more than are remembered
     for name in own[:1]:
-        with pytest.raises(TurnedAwayError, match="not sent to this site"):
-            desk.question_with(name)
+        with pytest.raises(RequestRefusedError, match="not sent to this site"):
+            queue.message_with(name)
 
 
-def test_a_site_collects_one_answer_at_a_time(desk: Desk) -> None:
+def test_a_site_collects_one_answer_at_a_time(queue: MessageQueue) -> None:
     """So that what lies on disk is bounded: the next announcement takes the place of what never came to its end."""
     first, second = (Letter({"a": np.zeros(3)}, asked(ticket)) for ticket in "ab")
     for letter in (first, second):
-        desk.pass_down(pulled(letter.question))
+        queue.record_sent(pulled(letter.question))
     name = next(iter(first.contents))
-    old = desk.announce(first.request, 0).session_id
-    desk.take(PushObjectRequest(object_id=name, object_content=first.contents[name], session_id=old), 0)
-    assert [path.name for path in desk._folder.iterdir()] == [name]
-    desk.announce(second.request, 0)
-    assert not list(desk._folder.iterdir())
-    with pytest.raises(TurnedAwayError, match="not announced"):
-        desk.take(PushObjectRequest(object_id=name, object_content=first.contents[name], session_id=old), 0)
+    old = queue.announce(first.request, 0).session_id
+    queue.receive(PushObjectRequest(object_id=name, object_content=first.contents[name], session_id=old), 0)
+    assert [path.name for path in queue._folder.iterdir()] == [name]
+    queue.announce(second.request, 0)
+    assert not list(queue._folder.iterdir())
+    with pytest.raises(RequestRefusedError, match="not announced"):
+        queue.receive(PushObjectRequest(object_id=name, object_content=first.contents[name], session_id=old), 0)
 
 
-def test_how_much_a_message_has_besides_its_arrays_is_known_before(desk: Desk) -> None:
+def test_how_much_a_message_has_besides_its_arrays_is_known_before(queue: MessageQueue) -> None:
     """So that a model of too many arrays is refused at the start, and not each site's every answer."""
     draws = np.random.default_rng(0)
     shapes = [(n + 1, 3) for n in range(40)] + [(), (1100, 1200)]  # the last of which is two chunks
     form = {f'a "{n}"': draws.normal(size=shape).astype(np.float32) for n, shape in enumerate(shapes)}
-    desk._max_message = 1 << 30
+    queue._max_message = 1 << 30
     letter = Letter(named(form))
-    desk.pass_down(pulled(letter.question))
-    assert send(desk, letter.request, letter.contents)
-    assert desk._incoming is not None
+    queue.record_sent(pulled(letter.question))
+    assert send(queue, letter.request, letter.contents)
+    assert queue._incoming is not None
     expected = besides_arrays(form)
-    assert desk._incoming.records <= expected <= desk._incoming.records + 2500
+    assert queue._incoming.records <= expected <= queue._incoming.records + 2500
 
 
-def test_who_announces_the_same_again_goes_on_where_it_was(desk: Desk) -> None:
+def test_who_announces_the_same_again_goes_on_where_it_was(queue: MessageQueue) -> None:
     """A site that did not hear the gate's answer announces once more, while objects may be under way."""
     letter = Letter({"a": np.zeros(3)})
-    desk.pass_down(pulled(letter.question))
-    opened = desk.announce(letter.request, 100)
+    queue.record_sent(pulled(letter.question))
+    opened = queue.announce(letter.request, 100)
     pushes = [PushObjectRequest.FromString(push) for push in letter.pushes(opened)]
     for push in pushes[:2]:
-        desk.take(push, 0)
-    assert desk.announce(letter.request, 10) == opened
-    incoming = [desk.take(push, 0) for push in pushes[2:]][-1]
-    assert incoming.is_whole
+        queue.receive(push, 0)
+    assert queue.announce(letter.request, 10) == opened
+    incoming = [queue.receive(push, 0) for push in pushes[2:]][-1]
+    assert incoming.is_complete
     assert incoming.bytes == 110
     # Not so after a refusal: the next announcement is another try.
-    incoming.refusal = TurnedAwayError(422, "bad")
-    assert desk.announce(letter.request, 0).session_id != opened.session_id
+    incoming.refusal = RequestRefusedError(422, "bad")
+    assert queue.announce(letter.request, 0).session_id != opened.session_id
 
 
-def test_an_answer_on_its_way_is_not_replaced(desk: Desk) -> None:
+def test_an_answer_on_its_way_is_not_replaced(queue: MessageQueue) -> None:
     letter = Letter({"a": np.zeros(3)})
-    desk.pass_down(pulled(letter.question))
-    assert send(desk, letter.request, letter.contents)
-    incoming = desk._incoming
+    queue.record_sent(pulled(letter.question))
+    assert send(queue, letter.request, letter.contents)
+    incoming = queue._incoming
     assert incoming is not None
     incoming.delivery = object()  # type: ignore[assignment]
-    with pytest.raises(TurnedAwayError, match="still on its way") as refused:
-        desk.announce(letter.request, 0)
+    with pytest.raises(RequestRefusedError, match="still on its way") as refused:
+        queue.announce(letter.request, 0)
     assert refused.value.status == 503, "so that the site tries again"
-    desk.finish(incoming)
-    with pytest.raises(TurnedAwayError, match="is answered already"):
-        desk.announce(letter.request, 0)
+    queue.finish(incoming)
+    with pytest.raises(RequestRefusedError, match="is answered already"):
+        queue.announce(letter.request, 0)
 
 
 def test_strangers_never_crowd_out_who_comes_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedgen.federate.gate import connections as gate_connections
 
-    monkeypatch.setattr(gate_connections, "STRANGERS", 8)
-    monkeypatch.setattr(gate_connections, "FROM_ONE_NETWORK", 4)
-    connections, gone = Connections(), []
+    monkeypatch.setattr(gate_connections, "UNAUTHENTICATED", 8)
+    monkeypatch.setattr(gate_connections, "PER_NETWORK", 4)
+    connections, gone = ConnectionPool(), []
 
-    def comes(address: str) -> Guest:
-        guest = Guest(address, lambda: gone.append(guest))
-        connections.enter(guest)
-        return guest
+    def comes(address: str) -> Connection:
+        connection = Connection(address, lambda: gone.append(connection))
+        connections.add(connection)
+        return connection
 
     site = comes("192.0.2.9")
-    connections.sign(site, "north")
+    connections.authenticate(site, "north")
     flood = [comes(address) for address in ("192.0.2.1", "2001:db8::1") for _ in range(4)]
     flood.append(comes("2001:db8::2:1"))  # in the same /64
     assert gone == [flood.pop(4)], "which has room for it, and takes nobody else's"
     gone.clear()
     for number in range(4):
-        connections.sign(comes("198.51.100.7"), "south")
+        connections.authenticate(comes("198.51.100.7"), "south")
         assert len(gone) == number + 1
         flood.append(comes(gone[-1].address))  # and again
     assert gone == flood[:4], "who came first of those who hold the most"
-    with pytest.raises(TurnedAwayError, match="the connection is north's"):
-        connections.sign(site, "south")
+    with pytest.raises(RequestRefusedError, match="the connection is north's"):
+        connections.authenticate(site, "south")
 
 
 def test_networks() -> None:
@@ -346,46 +346,46 @@ def test_networks() -> None:
 @pytest.mark.parametrize("way", ["renamed", "emptied"])
 def test_the_gates_news_survive_that_its_journal_is_begun_anew(way: str, tmp_path: Path) -> None:
     path = tmp_path / "gate.jsonl"
-    news, journal = GateNews(path), Journal(path)
-    assert news.refused() == []
+    log, journal = GateLog(path), Journal(path)
+    assert log.refused() == []
     journal.write("refused", status=413, site="a", reason="large", question="q")
-    assert news.refused() == [("a", "large", "q")]
+    assert log.refused() == [("a", "large", "q")]
     journal.write("refused", status=422, site="b", reason="bad " * 50)
     if way == "renamed":
         path.rename(tmp_path / "gate.jsonl.1")
         journal.write("refused", status=413, site="c", reason="new")
-        assert [r.site for r in news.refused()] == ["b", "c"], "also what was still to be read of the old one"
+        assert [r.site for r in log.refused()] == ["b", "c"], "also what was still to be read of the old one"
     else:
-        assert [r.site for r in news.refused()] == ["b"]
+        assert [r.site for r in log.refused()] == ["b"]
         path.write_bytes(b"")
         journal.write("refused", status=413, site="c", reason="new")
-        assert [r.site for r in news.refused()] == ["c"]
+        assert [r.site for r in log.refused()] == ["c"]
     journal.write("refused", status=403, site="d", reason="no strike")
     with path.open("a") as file:
         file.write('{"half": ')
-    assert news.refused() == []
+    assert log.refused() == []
 
 
 def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
     """A disk that was full for a while leaves half a line, with the next one behind it."""
     path = tmp_path / "gate.jsonl"
-    news, journal = GateNews(path), Journal(path)
+    log, journal = GateLog(path), Journal(path)
     for half in (b'{"time": 1.0, "eve', b'{"half": 1}\n[4]\n7\n\xff\n\n{"sta\n', b'{"status": 413, "site": "b"}\n'):
         with path.open("ab") as file:
             file.write(half)
         journal.write("refused", status=413, site="a", reason="large")
         journal.write("refused", status=422, site="c", reason="bad")
-    assert [(r.site, r.reason) for r in news.refused()] == [
+    assert [(r.site, r.reason) for r in log.refused()] == [
         ("c", "bad"), ("a", "large"), ("c", "bad"), ("b", ""), ("a", "large"), ("c", "bad"),
     ]  # fmt: skip
 
 
 def test_a_journal_with_a_limit_does_not_fill_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "gate.jsonl"
-    journal, news, found = Journal(path, limit=2000), GateNews(path), []
+    journal, log, found = Journal(path, limit=2000), GateLog(path), []
     for number in range(100):
         journal.write("refused", status=413, site=f"site-{number}", reason="x" * 100)
-        found += [refusal.site for refusal in news.refused()]
+        found += [refusal.site for refusal in log.refused()]
     assert found == [f"site-{number}" for number in range(100)], "and nothing is lost to who reads along"
     assert sorted(p.name for p in tmp_path.iterdir()) in (["gate.jsonl", "gate.jsonl.1"], ["gate.jsonl.1"])
     assert all(p.stat().st_size < 2400 for p in tmp_path.iterdir())

@@ -15,10 +15,10 @@ from cryptography import x509
 
 from fedgen.cli.main import main
 from fedgen.config import RunConfig, resolve
-from fedgen.federate.deploy.family import family, kill
-from fedgen.federate.deploy.folders import Place
-from fedgen.federate.deploy.scripts import Doors, write_scripts
-from fedgen.federate.settings import Shared
+from fedgen.federate.deploy.folders import Folders
+from fedgen.federate.deploy.process_tree import is_running, kill, process_tree
+from fedgen.federate.deploy.scripts import Endpoints, write_scripts
+from fedgen.federate.settings import AppSettings
 
 ARGUMENTS = [
     "--site",
@@ -84,7 +84,7 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     stand_in.write_text(f'#!/bin/sh\necho "$3" >> {tmp_path}/registered\ntest "$3" != keys/north.pub\n')
     stand_in.chmod(0o755)
     path = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-    done = subprocess.run(["/bin/sh", root / "server/register.sh"], env=path, check=False, timeout=60)
+    done = subprocess.run(["/bin/sh", root / "server/register.sh"], env=path, check=False, timeout=600)
     assert done.returncode == 1
     assert (tmp_path / "registered").read_text().split() == ["keys/north.pub", "keys/south.pub"]
     assert stat.S_IMODE((tmp_path / "registered").stat().st_mode) == 0o600
@@ -92,7 +92,7 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     bundler = Path(sys.executable).with_name("flwr")
     quiet = {**os.environ, "FLWR_HOME": str(tmp_path / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
     build = [bundler, "build", "--app", root / "fedgen-federation"]
-    subprocess.run(build, cwd=tmp_path, env=quiet, check=True, timeout=120)
+    subprocess.run(build, cwd=tmp_path, env=quiet, check=True, timeout=600)
     (bundle,) = tmp_path.glob("*.fab")
     with zipfile.ZipFile(bundle) as archive:
         assert {"config.toml", "task.toml", "fedgen_federation/client.py"} <= set(archive.namelist())
@@ -147,7 +147,7 @@ def test_the_configuration_explains_itself_and_leaves_out_what_divides_data(
     assert "[options.partition]" not in text
     layers = {"algorithms": ["feddistill+"], "preset": "tuned", "users": 2, "active": 2, "rounds": 100}
     given = resolve({**layers, "dataset": "of-the-sites", "local_steps": 7}, own={"dataset"})
-    assert Shared(root / "fedgen-federation").config == given, "what is left out has its default"
+    assert AppSettings(root / "fedgen-federation").config == given, "what is left out has its default"
 
 
 def test_a_folder_that_is_not_empty_is_refused(
@@ -161,31 +161,32 @@ def test_a_folder_that_is_not_empty_is_refused(
 
 def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path) -> None:
     """After a crash SuperLink refuses a site for a minute. Here a stand-in for SuperNode fails three times."""
-    place = Place(tmp_path)
-    write_scripts(place, ["north"], Doors("0.0.0.0:8000", 8001, "fed.example.org:8000"))
+    folders = Folders(tmp_path)
+    write_scripts(folders, ["north"], Endpoints("0.0.0.0:8000", 8001, "fed.example.org:8000"))
     (tmp_path / "bin").mkdir()
     stand_in = tmp_path / "bin/python3"
     stand_in.write_text(
         f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n'
-        f'if [ -e {tmp_path}/stay ]; then exec sleep 60; fi\ntest "$(wc -l < {tmp_path}/calls)" -gt 3\n'
+        f'if [ -e {tmp_path}/stay ]; then exec sleep 3000; fi\ntest "$(wc -l < {tmp_path}/calls)" -gt 3\n'
     )
     stand_in.chmod(0o755)
-    script = place.site("north") / "start.sh"
+    script = folders.site("north") / "start.sh"
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "FEDGEN_PAUSE": "0"}
     started = ["/bin/sh", script]
 
-    done = subprocess.run(started, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(started, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0
     assert done.stdout.count("trying again in 0 seconds") == 3
     (call,) = set((tmp_path / "calls").read_text().splitlines())
     assert call.startswith(
-        "-P supernode.py --superlink fed.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key"
+        "-P -m fedgen.federate.site.supernode --superlink fed.example.org:8000 --root-certificates ca.crt"
+        " --auth-supernode-private-key"
     )
-    assert call.endswith(f'--port 9094 --node-config folder="{place.site("north")}"')
+    assert call.endswith(f'--port 9094 --node-config folder="{folders.site("north")}"')
 
     (tmp_path / "calls").unlink()
     few = {**environment, "FEDGEN_TRIES": "2"}
-    done = subprocess.run(started, env=few, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(started, env=few, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 1
     assert "not connected after 2 tries" in done.stdout
 
@@ -193,14 +194,14 @@ def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path)
     (tmp_path / "stay").touch()
     process = subprocess.Popen(started, env=environment)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 600
         while not (tmp_path / "calls").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        whole = family([process.pid])
+        whole = process_tree([process.pid])
         assert len(whole) >= 2, "the script and what it started"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, "it ends, and what it started with it"
-        assert not [one for one in whole if one in family([one.pid])]
+        assert process.wait(600) == 0, "it ends, and what it started with it"
+        assert not any(map(is_running, whole))
     finally:
-        kill(family([process.pid]))
-        process.wait(30)
+        kill(process_tree([process.pid]))
+        process.wait(600)

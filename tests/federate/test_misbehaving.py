@@ -17,7 +17,7 @@ from fedgen.federate.journal import read_journal
 from fedgen.federate.plan import Plan
 from fedgen.federate.server.checks import _check_variances, checked_score, checked_update
 from fedgen.federate.settings import ServerSettings
-from fedgen.federate.wire import RefusedError
+from fedgen.federate.wire import InvalidMessageError
 from helpers import same_bits, small_setup
 
 SETTINGS = ServerSettings(sites=("a", "b"))
@@ -124,7 +124,7 @@ CASES = {
     "another shape": (change(WEIGHT, lambda a: a[:-1]), r"shape \(5, 4\), not float32 of shape \(6, 4\)"),
     "another type": (change(WEIGHT, lambda a: a.astype(np.float64)), "is float64"),
     "a missing array": (remove("upload", WEIGHT), "is missing"),
-    "an extra array": (lambda c: c["upload"].__setitem__("extra", Array(np.zeros(3))), "not due"),
+    "an extra array": (lambda c: c["upload"].__setitem__("extra", Array(np.zeros(3))), "not expected"),
     "a negative count": (change(COUNTS, lambda a: a + np.array([1, -1, 0, 0], np.int32)), "counts from -1"),
     "too many counts": (change(COUNTS, lambda a: a + np.int32(5)), "not those of 24 draws"),
     "absurd counts": (change(COUNTS, put((0,), 2_000_000_000)), "counts from 0 to 2000000000"),
@@ -134,8 +134,8 @@ CASES = {
     "a ticket with much beside it": (replace("about", ConfigRecord({**QUESTION, "x": b"x" * (1 << 20)})), "bytes; "),
     "a ticket with a little beside it": (replace("about", ConfigRecord({**QUESTION, "x": 1})), "repeats more"),
     "metrics with much in them": (replace("metrics", MetricRecord({"loss": [1.0] * (1 << 17)})), "bytes; "),
-    "metrics that nobody asked for": (replace("metrics", MetricRecord({"loss": 1.0, "x": 1})), "not those that are"),
-    "no loss": (replace("metrics", MetricRecord({})), "not those that are due"),
+    "metrics that nobody asked for": (replace("metrics", MetricRecord({"loss": 1.0, "x": 1})), "not the expected ones"),
+    "no loss": (replace("metrics", MetricRecord({})), "not the expected ones"),
     "an absurd loss": (replace("metrics", MetricRecord({"loss": 1e308})), "not a finite number"),
     "pickled objects": (pickled, "but is object"),
     "another shape inside": (reshaped_secretly, "says it is"),
@@ -168,7 +168,7 @@ def test_refused(case: str, plan: Plan) -> None:
     tamper, reason = CASES[case]
     content = honest(plan)
     tamper(content)
-    with pytest.raises(RefusedError, match=reason):
+    with pytest.raises(InvalidMessageError, match=reason):
         check(plan, content)
 
 
@@ -190,10 +190,13 @@ def test_counts_of_more_than_the_draws_are_refused_whatever_they_add_up_to(priva
 @pytest.mark.parametrize(
     ("score", "reason"),
     [
-        ({"correct": 11, "total": 10, "correct_seen": 1, "total_seen": 1, "matching": 50.0}, "more right answers"),
+        (
+            {"correct": 11, "total": 10, "correct_seen": 1, "total_seen": 1, "matching": 50.0},
+            "more correct predictions",
+        ),
         ({"correct": -1, "total": 10, "correct_seen": 1, "total_seen": 1, "matching": 50.0}, "negative"),
         ({"correct": 1, "total": 10, "correct_seen": 1, "total_seen": 1, "matching": float("inf")}, "not finite"),
-        ({"correct": 1}, "does not have the numbers"),
+        ({"correct": 1}, "does not have the expected numbers"),
         ({"correct": 1e308, "total": 1e308, "correct_seen": 1e308, "total_seen": 1e308, "matching": 1.0}, "1e.308"),
         ({"correct": 1, "total": 1e18, "correct_seen": 1, "total_seen": 1e18, "matching": 1.0}, "1e.18 samples"),
     ],
@@ -201,7 +204,7 @@ def test_counts_of_more_than_the_draws_are_refused_whatever_they_add_up_to(priva
 def test_a_false_score_is_refused(score: dict, reason: str) -> None:
     content = RecordDict({"about": ConfigRecord(dict(QUESTION)), "metrics": MetricRecord(score)})
     reply = Message(content, reply_to=Message(RecordDict(), 1, "evaluate"))
-    with pytest.raises(RefusedError, match=reason):
+    with pytest.raises(InvalidMessageError, match=reason):
         checked_score(reply, ConfigRecord(dict(QUESTION)), 1000)
 
 
@@ -284,7 +287,7 @@ def test_a_negative_variance_is_refused() -> None:
     sent = {"norm0": {"mean": np.array([-1.0, 2.0]), "variance": np.array([0.0, 2.0])}}
     _check_variances(sent)
     sent["norm0"]["variance"][1] = -1e-3
-    with pytest.raises(RefusedError, match="negative variance"):
+    with pytest.raises(InvalidMessageError, match="negative variance"):
         _check_variances(sent)
 
 
@@ -353,11 +356,11 @@ def test_a_site_refuses_what_the_server_should_not_send(tmp_path: Path) -> None:
         content = RecordDict({"broadcast": arrays, "about": ConfigRecord(about)})
         answer(site, Message(content, 1, "train"), Journal(tmp_path / "log.jsonl"), train=True)
 
-    with pytest.raises(RefusedError, match="16 hexadecimal digits"):
+    with pytest.raises(InvalidMessageError, match="16 hexadecimal digits"):
         ask({**QUESTION, "run": "../../../../etc"}, arrays)
-    with pytest.raises(RefusedError, match="its round is '3'"):
+    with pytest.raises(InvalidMessageError, match="its round is '3'"):
         ask({**QUESTION, "round": "3"}, arrays)
-    with pytest.raises(RefusedError, match="is missing"):
+    with pytest.raises(InvalidMessageError, match="is missing"):
         ask(QUESTION, ArrayRecord({n: a for n, a in arrays.items() if n != name}))
     assert not (site.folder / "state").exists()
 
@@ -373,6 +376,6 @@ def test_a_round_that_comes_late_does_not_take_the_place_of_a_newer_one(tmp_path
     kept = {path.name: path.read_bytes() for path in (site.folder / "state" / run).iterdir()}
     assert len(kept) == 2, "the state after round 5, and the one before it"
     for number in (0, 2, 4):
-        with pytest.raises(RefusedError, match=f"round {number} is over: this site has trained in round 5"):
+        with pytest.raises(InvalidMessageError, match=f"round {number} is over: this site has trained in round 5"):
             site.train(run, number, broadcast)
     assert {path.name: path.read_bytes() for path in (site.folder / "state" / run).iterdir()} == kept

@@ -14,7 +14,7 @@ def test_ports_are_drawn_at_random() -> None:
 
 
 def test_no_port_is_one_for_outgoing_connections() -> None:
-    assert max(processes._PORTS) < 32_768, "where Linux begins with them, unless it is told otherwise"
+    assert max(processes._PORTS) < 32_768, "where Linux's default range for them begins"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])

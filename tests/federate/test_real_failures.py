@@ -1,4 +1,4 @@
-"""Sites that fail, with real processes: each has an extractor of its own, which does what a file in its folder says."""
+"""Sites that fail, with real processes: each has its own extractor, which fails as files in its folder say."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from fedgen.federate.deploy.processes import Processes
 from fedgen.federate.settings import SiteSettings
 from helpers import small_data, small_setup
 
-# The model of a site, in a file of its own: another width at each site, and misbehaviour on demand.
+# The model of a site: another width at each site, and misbehaviour on demand.
 EXTRACTOR = """
 import time
 from pathlib import Path
@@ -46,27 +46,27 @@ def build(sample, classes, **options):
 
 def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDGEN_PAUSE", "3")  # start.sh tries again until SuperLink takes a killed site back
-    monkeypatch.setenv("FEDGEN_TRIES", "60")
+    monkeypatch.setenv("FEDGEN_TRIES", "300")
     setup = small_setup("fedgen", users=4, active=4, share="predictor", rounds=6, eval_every=6)
-    place, port = write(
+    folders, port = write(
         tmp_path / "federation", setup, small_data(),
         # Longer than SuperLink counts a killed site as there: until then it refuses the site's return.
-        min_sites=1, round_timeout=80.0, join_timeout=120.0, strikes=2, rest=99, max_message=2_000_000,
+        min_sites=1, round_timeout=150.0, join_timeout=600.0, strikes=2, rest=99, max_message=2_000_000,
     )  # fmt: skip
     for number, hidden in enumerate((6, 9, 12, 15)):
         name = f"site-{number}"
         own = {"model": "own:build", "model_options": {"hidden": hidden, "latent": 6}}
-        write_site(place, SiteSettings(name=name, number=number, data="data.npz", **own))
-        (place.site(name) / "own.py").write_text(EXTRACTOR)
+        write_site(folders, SiteSettings(name=name, number=number, data="data.npz", **own))
+        (folders.site(name) / "own.py").write_text(EXTRACTOR)
 
-    with running(place, port) as processes:
+    with running(folders, port) as processes:
         processes.start_superlink()
         processes.register()
         for number in range(4):
             processes.start_site(f"site-{number}")
         processes.submit("run")
 
-        # Round 1: site-0 raises, site-1 sends too much; the server hears why, and goes on with the others.
+        # Round 1: site-0 raises, site-1 sends too much; the server logs why, and continues with the others.
         done(processes, 0)
         trouble = [flag(processes, "site-0", "raise"), flag(processes, "site-1", "bloat")]
         failed = until(lambda: server_events(processes), event="failed", site="site-0", round=1)
@@ -85,7 +85,7 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch
         run = training(processes, "site-3", 2)["run"]
         processes.kill("site-3")
         slow = until(lambda: server_events(processes), event="failed", site="site-1", round=2)
-        assert "no answer within 80 seconds" in slow["reason"]
+        assert "no answer within 150 seconds" in slow["reason"]
 
         # Round 3: site-0 is held up until site-3 is back. Round 4: site-3 goes on from the state it has on disk.
         done(processes, 2)
@@ -93,7 +93,7 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch
         training(processes, "site-0", 3)
         for file in sleeping:
             file.unlink()
-        state = place.site("site-3") / "state" / run / "client.safetensors"
+        state = folders.site("site-3") / "state" / run / "client.safetensors"
         kept = state.read_bytes()
         log = processes.log("site-3")
         said = len(log.read_text())
@@ -124,11 +124,11 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch
     assert all("site-1" not in finished[number] for number in range(2, 6)), "silent sites rest"
     score = next(e for e in events if e["event"] == "score")
     assert 0 < score["accuracy_users"] <= 100
-    assert (place.server / "runs/run/summary.json").exists()
+    assert (folders.server / "runs/run/summary.json").exists()
 
 
 def flag(processes: Processes, site: str, word: str) -> Path:
-    path = processes.place.site(site) / word
+    path = processes.folders.site(site) / word
     path.touch()
     return path
 

@@ -45,25 +45,25 @@ def test_every_algorithm_with_a_tiny_model(tmp_path: Path) -> None:
     """
     names = [name for name in ALGORITHMS if name not in ELSEWHERE]
     setups = {name: small_setup(name, users=2, active=2, rounds=ROUNDS, eval_every=ROUNDS) for name in names}
-    settings = {"join_timeout": 60.0, "round_timeout": 230.0}
-    place, port = write(tmp_path / "federation", setups["feddfusion"], small_data(), tls=False, **settings)
-    server = read_settings(place.server / "server.toml", ServerSettings).model_copy(update={"poll": 1.0})
+    settings = {"join_timeout": 600.0, "round_timeout": 600.0}
+    folders, port = write(tmp_path / "federation", setups["feddfusion"], small_data(), tls=False, **settings)
+    server = read_settings(folders.server / "server.toml", ServerSettings).model_copy(update={"poll": 1.0})
     assert server.proxy
-    write_server(place, server)
-    task = read_settings(place.app / "task.toml", TaskSettings)
-    with running(place, port) as processes:
+    write_server(folders, server)
+    task = read_settings(folders.app / "task.toml", TaskSettings)
+    with running(folders, port) as processes:
         processes.start_superlink()
         for name in server.sites:
             processes.start_site(name)
         for algorithm, setup in setups.items():
-            write_app(place, setup.config, task)
+            write_app(folders, setup.config, task)
             processes.submit(_run_name(algorithm))
         for algorithm in setups:
             finish(processes, _run_name(algorithm))
         events = server_events(processes)
     for algorithm, setup in setups.items():
         own = [e for e in events if e["run"] == _run_name(algorithm)]
-        assert_like_the_simulator(setup, own, place.server / "runs" / _run_name(algorithm))
+        assert_like_the_simulator(setup, own, folders.server / "runs" / _run_name(algorithm))
 
 
 def _run_name(algorithm: str) -> str:
@@ -100,22 +100,22 @@ def assert_like_the_simulator(setup: Setup, events: list[Event], run: Path) -> N
 
 def test_fedgen_on_mnist_in_both_sharing_modes(tmp_path: Path) -> None:
     setups = {share: _setup(share) for share in ("all", "predictor")}
-    place, port = write(tmp_path / "federation", setups["all"], DATA, join_timeout=60.0, round_timeout=200.0)
-    with running(place, port) as processes:
+    folders, port = write(tmp_path / "federation", setups["all"], DATA, join_timeout=600.0, round_timeout=600.0)
+    with running(folders, port) as processes:
         processes.start_superlink()
         processes.register()
         for number in range(SITES):
             processes.start_site(f"site-{number}")
         for share, setup in setups.items():
-            write_app(place, setup.config, read_settings(place.app / "task.toml", TaskSettings))
+            write_app(folders, setup.config, read_settings(folders.app / "task.toml", TaskSettings))
             processes.submit(share)
             finish(processes, share)
         events, journals = server_events(processes), [site_events(processes, f"site-{n}") for n in range(SITES)]
-        passed = [e for e in read_journal(place.server / GATE_JOURNAL) if e["event"] == "message"]
+        passed = [e for e in read_journal(folders.server / GATE_JOURNAL) if e["event"] == "message"]
     assert_on_the_wire(setups, passed)
 
     for share, setup in setups.items():
-        assert_like_the_simulator(setup, [e for e in events if e["run"] == share], place.server / "runs" / share)
+        assert_like_the_simulator(setup, [e for e in events if e["run"] == share], folders.server / "runs" / share)
         plan = Plan(setup.config, setup.task)
         # What a site says it sent is the upload and nothing else: NumPy's header on each array, no more.
         run = {e["run"] for e in journals[0] if e["event"] == "train"}

@@ -1,6 +1,7 @@
 """Rounds that are tried again, and settings that cannot work."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,19 @@ from flwr.supercore.run import RunNotRunningException
 from local_federation import local_federation
 from local_grid import LocalGrid, Tamper
 
+from fedgen.config import to_toml
 from fedgen.errors import FedgenError
-from fedgen.federate.apps import what_the_server_hears
-from fedgen.federate.deploy.folders import Place, write_server
+from fedgen.federate.apps import error_for_server
+from fedgen.federate.deploy.folders import Folders, write_server
 from fedgen.federate.deploy.keys import make_site_keys
 from fedgen.federate.journal import GATE_JOURNAL, Journal, read_journal
-from fedgen.federate.server import replies
+from fedgen.federate.server import exchange, replies
 from fedgen.federate.server.roster import Roster
 from fedgen.federate.server.server import Server
 from fedgen.federate.settings import ServerSettings, read_settings
-from fedgen.federate.wire import RefusedError
+from fedgen.federate.wire import InvalidMessageError
 from fedgen.files import write_whole
-from fedgen.runs.checkpoint import load_tree
+from fedgen.runs.checkpoint import load_tree, save_tree
 from helpers import same_bits, small_setup
 
 SERVER_ERROR = httpx.HTTPStatusError("500", request=httpx.Request("POST", "http://a"), response=httpx.Response(500))
@@ -66,7 +68,7 @@ def test_a_round_that_never_succeeds_ends_the_run_and_keeps_what_was_done(tmp_pa
         return content
 
     server, grid = local_federation(tmp_path, setup, fail, attempts=2)
-    with pytest.raises(FedgenError, match=r"round 1 has 0 good updates of the 2 .* failed 2 times; the 1 finished"):
+    with pytest.raises(FedgenError, match=r"round 1 has 0 valid updates of the 2 .* failed 2 times; the 1 finished"):
         server.run()
     failures = [e for e in read_journal(server.journal.path) if e["event"] == "failed"]
     assert len(failures) == 4
@@ -124,8 +126,8 @@ def test_strikes_and_messages_are_on_disk_when_a_run_ends_early(tmp_path: Path) 
     again = Server(tmp_path / "fedgen-federation", tmp_path / "server", "run", grid, server.journal)
     with pytest.raises(FedgenError, match="1 are excluded"):
         again.run()
-    assert again.standing.strikes == {"site-1": 2}
-    assert again.standing.messages == {"site-0": 1, "site-1": 2}
+    assert again.run_state.strikes == {"site-1": 2}
+    assert again.run_state.messages == {"site-0": 1, "site-1": 2}
 
 
 def test_what_was_asked_counts_even_if_the_server_dies_while_it_waits(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_what_was_asked_counts_even_if_the_server_dies_while_it_waits(tmp_path: 
         server.run()
     about = server.run_folder.about()
     assert about is not None
-    assert about["standing"]["messages"] == {"site-0": 1, "site-1": 1}
+    assert about["run_state"]["messages"] == {"site-0": 1, "site-1": 1}
 
 
 def test_a_round_is_on_disk_before_it_is_evaluated(tmp_path: Path) -> None:
@@ -156,13 +158,47 @@ def test_a_round_is_on_disk_before_it_is_evaluated(tmp_path: Path) -> None:
         server.run()
     assert [e["round"] for e in read_journal(server.journal.path) if e["event"] == "done"] == [0]
     grid.tamper = None
-    place = Place(tmp_path / "killed")
-    Server(place.app, place.server, "run", grid, server.journal).run()
+    folders = Folders(tmp_path / "killed")
+    Server(folders.app, folders.server, "run", grid, server.journal).run()
     assert [e["round"] for e in read_journal(server.journal.path) if e["event"] == "done"] == [0, 1]
     undisturbed, _ = local_federation(tmp_path / "undisturbed", setup)
     undisturbed.run()
     assert (server.path / "metrics.jsonl").read_bytes() == (undisturbed.path / "metrics.jsonl").read_bytes()
     assert len((server.path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    """Its checkpoint has other names and another text of the configuration, which lacks settings that came later."""
+    setup = small_setup("fedavg", users=2, active=2, rounds=2)
+
+    def die(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if message.metadata.group_id == "1":
+            raise KeyboardInterrupt
+        return content
+
+    server, grid = local_federation(tmp_path / "killed", setup, die)
+    with pytest.raises(KeyboardInterrupt):
+        server.run()
+    about = server.run_folder.about()
+    assert about is not None
+    state = server.run_folder.restore(server.plan.forms.server)
+    about["standing"] = about.pop("run_state")
+    lines = about["config"].splitlines()
+    added_later = [line for line in lines if line.split(" = ")[0] in ("optimizer", "clip", "dp_noise")]
+    assert len(added_later) == 3
+    older = {**about, "config": "\n".join(line for line in lines if line not in added_later)}
+    save_tree(server.run_folder.checkpoint_file, state, older)
+    grid.tamper = None
+    again = Server(tmp_path / "killed/fedgen-federation", tmp_path / "killed/server", "run", grid, server.journal)
+    again.run()
+    assert again.run_state.messages == {"site-0": 3, "site-1": 3}, "round 1 was asked for twice"
+    undisturbed, _ = local_federation(tmp_path / "undisturbed", setup)
+    undisturbed.run()
+    assert (server.path / "metrics.jsonl").read_bytes() == (undisturbed.path / "metrics.jsonl").read_bytes()
+    other = server.config.model_copy(update={"lr": 0.5})
+    save_tree(server.run_folder.checkpoint_file, state, {**about, "config": to_toml(other)})
+    with pytest.raises(FedgenError, match="holds a run with other settings"):
+        Server(tmp_path / "killed/fedgen-federation", tmp_path / "killed/server", "run", grid, server.journal).run()
 
 
 def test_a_second_key_under_a_sites_name_does_not_take_its_place(tmp_path: Path, monkeypatch: Any) -> None:
@@ -181,15 +217,15 @@ def test_a_site_is_who_has_the_key_in_the_servers_folder(tmp_path: Path, monkeyp
     """Site 1 is away, and another key was registered under its name; site 2's was taken away; site 0 has its own."""
     setup = small_setup("fedavg", users=3, active=3, rounds=1)
     _, grid = local_federation(tmp_path, setup, join_timeout=0.0, min_sites=1)
-    place, keys = Place(tmp_path), {}
+    folders, keys = Folders(tmp_path), {}
     for name in ("site-0", "site-1", "site-1-of-another"):
         public = make_site_keys()[1]
         keys[name] = load_ssh_public_key(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        write_whole(place.public_key(name), public)
+        write_whole(folders.public_key(name), public)
     nodes = list(grid.get_nodes())
     nodes[0].public_key, nodes[1].public_key = keys["site-0"], keys["site-1-of-another"]
     monkeypatch.setattr(grid, "get_nodes", lambda: nodes)
-    server = Server(place.app, place.server, "run", grid, Journal(place.server / "log.jsonl"))
+    server = Server(folders.app, folders.server, "run", grid, Journal(folders.server / "log.jsonl"))
     server.run()
     events = read_journal(server.journal.path)
     assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-0"]]
@@ -224,7 +260,7 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason:
     setup = small_setup("fedensemble", users=2, active=2)
     server, grid = local_federation(tmp_path, setup)
     good = read_settings(tmp_path / "server/server.toml", ServerSettings)
-    write_server(Place(tmp_path), good.model_copy(update=settings))
+    write_server(Folders(tmp_path), good.model_copy(update=settings))
     with pytest.raises(FedgenError, match=reason):
         Server(tmp_path / "fedgen-federation", tmp_path / "server", "other", grid, server.journal)
 
@@ -249,25 +285,36 @@ def test_a_site_with_another_number_than_the_server_thinks_is_told_so(tmp_path: 
 
 
 def test_errors_of_a_site_tell_the_server_nothing_private() -> None:
-    hears = what_the_server_hears
-    assert hears(ValueError("patient 7 in /data/x.npz")) == "ValueError; the site's own log.jsonl says more"
+    assert error_for_server(ValueError("patient 7 in /data/x.npz")) == "ValueError; the site's own log.jsonl says more"
     for text in ("/srv/Data of Ann/positive.npz: training labels are 3 to 9", "image Hans_1961.png does not decode"):
-        assert hears(FedgenError(text)) == "its data or settings are not in order; the site's own log.jsonl says more"
-    assert hears(RefusedError("the server's message has 9 bytes")) == "the server's message has 9 bytes"
+        assert (
+            error_for_server(FedgenError(text))
+            == "its data or settings are not in order; the site's own log.jsonl says more"
+        )
+    assert (
+        error_for_server(InvalidMessageError("the server's message has 9 bytes")) == "the server's message has 9 bytes"
+    )
 
 
 def test_a_reply_that_never_arrives_whole_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower announces a reply before all of it is there, and then waits for the rest, for minutes."""
     monkeypatch.setattr(replies, "_PATIENCE", 0.1)
     setup = small_setup("fedavg", users=3, active=3, rounds=1)
-    server, grid = local_federation(tmp_path, setup, round_timeout=3.0)
+    server, grid = local_federation(tmp_path, setup)
     ends = threading.Event()
+
+    def until_two_have_answered(deadline: float, pause: float) -> bool:
+        """The round's time is over when the others' replies are there, however long they take."""
+        time.sleep(pause)
+        return sum(e["event"] == "answered" for e in read_journal(server.journal.path)) < 2
+
+    monkeypatch.setattr(exchange, "wait_until", until_two_have_answered)
     pull = grid.pull_messages
 
     def stuck(message_ids: Iterable[str]) -> Iterable[Message]:
         found = list(pull(message_ids))
         if any(m.metadata.src_node_id == 1000 for m in found):
-            ends.wait(60)
+            ends.wait(600)
         return found
 
     monkeypatch.setattr(grid, "pull_messages", stuck)

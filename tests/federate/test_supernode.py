@@ -13,22 +13,22 @@ from flwr.proto.fleet_pb2 import ActivateNodeResponse, RegisterNodeFleetResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
-from fedgen.federate.deploy.folders import Place
+from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.deploy.processes import free_port
-from fedgen.federate.deploy.scripts import PORT_VARIABLE, Doors, write_scripts
+from fedgen.federate.deploy.scripts import PORT_VARIABLE, Endpoints, write_scripts
 from fedgen.federate.gate.rules import HEARTBEAT, PULL_MESSAGE
 
 # What Flower does: its main thread ends, one way or another, while another thread goes on.
 _CALL = """
 import sys, threading
-from fedgen.federate.site.supernode import run_to_the_end
+from fedgen.federate.site.supernode import run_and_exit
 
 def command():
     threading.Thread(target=threading.Event().wait).start()
     print("said", end="")
     {end}
 
-run_to_the_end(command)
+run_and_exit(command)
 """
 
 
@@ -46,9 +46,15 @@ run_to_the_end(command)
 )
 def test_the_end_of_the_main_thread_ends_the_process(end: str, code: int, said: str) -> None:
     command = [sys.executable, "-c", _CALL.format(end=end)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stdout) == (code, "said")
     assert said in done.stderr
+
+
+def test_a_supernode_starts_without_jax() -> None:
+    """It runs all the time beside the processes that train, and would hold memory for nothing."""
+    code = "import sys, fedgen.federate.site.supernode; sys.exit('jax' in sys.modules or 'optax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False, timeout=600).returncode == 0
 
 
 class _Failing(BaseHTTPRequestHandler):
@@ -78,16 +84,16 @@ _RESPONSES: dict[str, Any] = {
 
 def test_start_sh_starts_flowers_supernode_anew_after_an_error(tmp_path: Path) -> None:
     """Flower's own command would stay after this one for ever."""
-    place = Place(tmp_path)
+    folders = Folders(tmp_path)
     with ThreadingHTTPServer(("127.0.0.1", 0), _Failing) as server:
         server.asked = []  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        write_scripts(place, ["north"], Doors("", 0, f"127.0.0.1:{server.server_port}"))
+        write_scripts(folders, ["north"], Endpoints("", 0, f"127.0.0.1:{server.server_port}"))
         more = {"FEDGEN_TRIES": "2", "FEDGEN_PAUSE": "0", PORT_VARIABLE: str(free_port())}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         done = subprocess.run(
-            ["/bin/sh", place.site("north") / "start.sh"], env={**os.environ, "PATH": path, **more},
-            capture_output=True, text=True, check=False, timeout=200,
+            ["/bin/sh", folders.site("north") / "start.sh"], env={**os.environ, "PATH": path, **more},
+            capture_output=True, text=True, check=False, timeout=1200,
         )  # fmt: skip
         server.shutdown()
         assert server.asked.count(PULL_MESSAGE) == 2, done.stderr  # type: ignore[attr-defined]

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from fedgen.algorithms import ALGORITHMS
 from fedgen.config import RunConfig, read_toml, resolve
 from fedgen.errors import FedgenError
-from fedgen.runs.checkpoint import load_tree, save_tree
+from fedgen.runs.checkpoint import FORMAT, _checksum, _read, load_tree, save_tree
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.watch import Watch
 from fedgen.simulator.run import Interrupted, run
@@ -174,6 +175,23 @@ def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     save_tree(tmp_path / "a/checkpoint.safetensors", {"a": np.zeros(1)}, {})  # no checkpoint of a run at all
     with pytest.raises(FedgenError, match="another run"):
         run(prepare(_config("fedavg"), small_data()), folder=RunFolder.open(tmp_path / "a"))
+
+
+def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    """The text of the configuration in its checkpoint lacks settings that were added since."""
+    config = _config("fedavg")
+    folder, whole = RunFolder.create(tmp_path / "run", config), RunFolder.create(tmp_path / "whole", config)
+    run(prepare(config, small_data()), folder=whole)
+    with pytest.raises(Interrupted):
+        run(prepare(config, small_data()), folder=folder, watch=_StopAt(1))
+    arrays, about = _read(folder.checkpoint_file)
+    lines = about["config"].splitlines()
+    older = [line for line in lines if line.split(" = ")[0] not in ("optimizer", "clip", "dp_noise")]
+    assert len(older) == len(lines) - 3
+    header = {"format": FORMAT, "about": {**about, "config": "\n".join(older)}, "checksum": _checksum(arrays)}
+    folder.checkpoint_file.write_bytes(save(arrays, {"fedgen": json.dumps(header)}))
+    run(prepare(config, small_data()), folder=RunFolder.open(tmp_path / "run"))
+    assert folder.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
 
 
 def test_metrics_that_are_damaged_or_too_short_are_noticed(tmp_path: Path) -> None:

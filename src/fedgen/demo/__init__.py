@@ -1,1 +1,1 @@
-"""A federation of processes on one machine, beside the simulator: the one place that knows both."""
+"""A federation of processes on one machine, compared with the simulator: the only package that imports both."""

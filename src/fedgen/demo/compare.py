@@ -1,4 +1,4 @@
-"""How far a federation is from the simulator: round by round, from the states that the server kept."""
+"""The difference between a federation and the simulator after each round, from the states that the server kept."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -12,14 +12,14 @@ from fedgen.simulator.setup import Setup
 
 
 class RoundDifference(NamedTuple):
-    """One round of both."""
+    """The difference after one round."""
 
     round: int  # from 1
     difference: float  # the largest relative difference (by norms) of an array of the server's state
 
 
 def differences(setup: Setup, run: Path) -> list[RoundDifference]:
-    """The simulator's server state beside the federation's, after each round that the run kept."""
+    """Compare the server states of simulator and federation after each round that the run kept."""
     (algorithm,), seed = setup.config.algorithms, setup.config.seed
     inputs = setup.inputs(algorithm, [seed])
     program = setup.program(algorithm, inputs, batched=False)

@@ -1,4 +1,4 @@
-"""A federation on one machine, as separate processes over the loopback interface, beside the simulator."""
+"""A federation on one machine, as separate processes over the loopback interface, compared with the simulator."""
 
 import time
 from collections.abc import Callable
@@ -8,20 +8,21 @@ from fedgen.data.dataset import Dataset
 from fedgen.demo.compare import RoundDifference, differences
 from fedgen.demo.divide import deal_out, needs_proxy
 from fedgen.errors import FedgenError
-from fedgen.federate.deploy.folders import Place, write_connection, write_keys
+from fedgen.federate.deploy.folders import Folders, write_connection, write_keys
 from fedgen.federate.deploy.processes import Processes, free_port, processes_of
-from fedgen.federate.deploy.scripts import Doors, write_scripts
+from fedgen.federate.deploy.scripts import Endpoints, write_scripts
 from fedgen.federate.journal import read_journal
 from fedgen.federate.settings import ServerSettings
 from fedgen.simulator.setup import Setup
 
 RUN = "run"
 _LOOPBACK = ["127.0.0.1", "localhost"]
-_PATIENCE = 300.0  # seconds without any event, beyond the time of a round, after which the server must have died
+_JOIN = 600.0  # seconds to wait for all sites: they are started here, so all of them come
+_PATIENCE = 300.0  # seconds without any event, beyond the timeout of a round, after which the server must have died
 
 
-def write_federation(place: Place, setup: Setup, dataset: Dataset, settings: ServerSettings, *, tls: bool) -> int:
-    """All folders of a federation on this machine; gives the port at which its server answers when it is up."""
+def write_federation(folders: Folders, setup: Setup, dataset: Dataset, settings: ServerSettings, *, tls: bool) -> int:
+    """Write all folders of a federation on this machine; returns the port that its server will listen on."""
     proxy = "proxy.npz" if needs_proxy(setup) else ""
     settings = settings.model_copy(
         update={"authenticated": tls, "test": "test.npz", "proxy": proxy, "keep_rounds": True, "poll": 0.2}
@@ -29,16 +30,16 @@ def write_federation(place: Place, setup: Setup, dataset: Dataset, settings: Ser
     port, names = free_port(), list(settings.sites)
     superlink = free_port() if tls else port
     address = f"127.0.0.1:{port}"
-    deal_out(place, setup, dataset.scale, settings)
+    deal_out(folders, setup, dataset.scale, settings)
     if tls:
-        write_keys(place, names, _LOOPBACK)
-    write_connection(place, f"127.0.0.1:{superlink}", tls)
-    write_scripts(place, names, Doors(address if tls else "", superlink, address))
+        write_keys(folders, names, _LOOPBACK)
+    write_connection(folders, f"127.0.0.1:{superlink}", tls)
+    write_scripts(folders, names, Endpoints(address if tls else "", superlink, address))
     return port
 
 
 def demonstrate(
-    place: Place,
+    folders: Folders,
     setup: Setup,
     dataset: Dataset,
     settings: ServerSettings,
@@ -46,18 +47,19 @@ def demonstrate(
     tls: bool,
     say: Callable[[dict[str, Any]], None],
 ) -> list[RoundDifference]:
-    """Start everything, run, stop everything, and compare with the simulator; `say` hears what happens."""
-    port = write_federation(place, setup, dataset, settings, tls=tls)
-    with processes_of(place, port) as processes:
+    """Start all processes, run, stop them, and compare with the simulator; `say` is called with each event."""
+    settings = settings.model_copy(update={"join_timeout": _JOIN})
+    port = write_federation(folders, setup, dataset, settings, tls=tls)
+    with processes_of(folders, port) as processes:
         start_all(processes, list(settings.sites), tls=tls, say=say)
         processes.submit(RUN)
         follow(processes, list(settings.sites), settings.round_timeout, say)
     say({"event": "comparing"})
-    return differences(setup, place.server / "runs" / RUN)
+    return differences(setup, folders.server / "runs" / RUN)
 
 
 def start_all(processes: Processes, sites: list[str], *, tls: bool, say: Callable[[dict[str, Any]], None]) -> None:
-    """SuperLink and all sites."""
+    """Start SuperLink and all sites."""
     say({"event": "starting", "what": "SuperLink"})
     processes.start_superlink()
     if tls:
@@ -69,9 +71,9 @@ def start_all(processes: Processes, sites: list[str], *, tls: bool, say: Callabl
 
 
 def follow(processes: Processes, sites: list[str], round_timeout: float, say: Callable[[dict[str, Any]], None]) -> None:
-    """Pass on the events of server and sites until the run ends; it must end well."""
-    place = processes.place
-    journals = {"": place.server / "log.jsonl", **{name: place.site(name) / "log.jsonl" for name in sites}}
+    """Report the events of server and sites until the run is finished; raises when it ends otherwise."""
+    folders = processes.folders
+    journals = {"": folders.server / "log.jsonl", **{name: folders.site(name) / "log.jsonl" for name in sites}}
     heard = dict.fromkeys(journals, 0)
     quiet = time.monotonic()
     while True:

@@ -1,4 +1,4 @@
-"""One dataset dealt out to the folders of a demonstration: each site gets its own samples and nothing else."""
+"""One dataset divided among the sites of a demonstration: each gets its own samples and nothing else."""
 
 import os
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.data.dataset import Scale
-from fedgen.federate.deploy.folders import Place, write_app, write_server, write_site
+from fedgen.federate.deploy.folders import Folders, write_app, write_server, write_site
 from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings
 from fedgen.files import replacing
 from fedgen.simulator.setup import Setup
 
 
-def deal_out(place: Place, setup: Setup, scale: Scale, server: ServerSettings) -> None:
-    """Write app, server and sites such that the federation learns what the simulator would with this setup."""
+def deal_out(folders: Folders, setup: Setup, scale: Scale, server: ServerSettings) -> None:
+    """Write app, server and sites such that the federation trains on what the simulator would with this setup."""
     config, data, division = setup.config, setup.data, setup.divisions[setup.config.seed]
     task = TaskSettings(
         classes=setup.task.classes,
@@ -21,26 +21,26 @@ def deal_out(place: Place, setup: Setup, scale: Scale, server: ServerSettings) -
         dtype=str(setup.task.sample.dtype),  # type: ignore[arg-type]
         scale=scale,
     )
-    write_app(place, config, task)
-    write_server(place, server)
+    write_app(folders, config, task)
+    write_server(folders, server)
     x, y = np.asarray(data.x), np.asarray(data.y)
     rows = setup.score_rows[config.seed]
     test = {"x": np.asarray(data.x_score)[rows], "y": np.asarray(data.y_score)[rows]}
     if server.test:
-        write_arrays(place, "server", server.test, **test)
+        write_arrays(folders, "server", server.test, **test)
     if server.proxy:
-        write_arrays(place, "server", server.proxy, x=x[division.proxy])
+        write_arrays(folders, "server", server.proxy, x=x[division.proxy])
     for number, name in enumerate(server.sites):
-        write_site(place, SiteSettings(name=name, number=number, data="data.npz"))
+        write_site(folders, SiteSettings(name=name, number=number, data="data.npz"))
         own = division.index[division.offset[number] :][: division.size[number]]
         write_arrays(
-            place, f"sites/{name}", "data.npz", x_train=x[own], y_train=y[own], x_test=test["x"], y_test=test["y"]
+            folders, f"sites/{name}", "data.npz", x_train=x[own], y_train=y[own], x_test=test["x"], y_test=test["y"]
         )
 
 
-def write_arrays(place: Place, folder: str, name: str, **arrays: np.ndarray) -> None:
-    """An .npz file in one of the folders."""
-    with replacing(place.root / folder / name) as temporary, temporary.open("wb") as file:
+def write_arrays(folders: Folders, folder: str, name: str, **arrays: np.ndarray) -> None:
+    """Write an .npz file into one of the folders."""
+    with replacing(folders.root / folder / name) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
         file.flush()
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""The two halves as Flower's apps: what the app folder's modules hand to Flower."""
+"""The server app and the client app, which the modules in the app folder hand to Flower."""
 
 import math
 import os
@@ -16,19 +16,19 @@ from fedgen.federate.journal import Journal
 from fedgen.federate.server.server import Server
 from fedgen.federate.settings import SiteSettings, read_settings
 from fedgen.federate.site.site import Site
-from fedgen.federate.wire import RefusedError
+from fedgen.federate.wire import InvalidMessageError
 from fedgen.files import cache_folder
 
 SERVER_VARIABLE = "FEDGEN_SERVER"  # the environment variable with the server's folder
 
 
 def server_app(app: Path) -> ServerApp:
-    """The server's half; SuperLink must have been started with FEDGEN_SERVER set to the server's folder."""
+    """The server app; SuperLink must have been started with FEDGEN_SERVER set to the server's folder."""
     flower = ServerApp()
 
     @flower.main()
     def main(grid: Grid, context: Context) -> None:
-        keep_compiled_programs()
+        use_compilation_cache()
         folder = os.environ.get(SERVER_VARIABLE)
         if not folder:
             raise FedgenError(f"set {SERVER_VARIABLE} to the server's folder before starting flower-superlink")
@@ -47,7 +47,7 @@ def server_app(app: Path) -> ServerApp:
 
 
 def client_app(app: Path) -> ClientApp:
-    """A site's half; its SuperNode must have been started with `folder` in its node configuration."""
+    """The client app of a site; its SuperNode must have been started with `folder` in its node configuration."""
     flower = ClientApp()
 
     @flower.query()
@@ -55,7 +55,7 @@ def client_app(app: Path) -> ClientApp:
         try:
             name = read_settings(_folder(context) / "site.toml", SiteSettings).name
         except FedgenError as error:
-            raise FedgenError(what_the_server_hears(error)) from None
+            raise FedgenError(error_for_server(error)) from None
         return Message(RecordDict({"site": ConfigRecord({"name": name})}), reply_to=message)
 
     @flower.train()
@@ -70,20 +70,20 @@ def client_app(app: Path) -> ClientApp:
 
 
 def _answer(message: Message, context: Context, app: Path, *, train: bool) -> Message:
-    """What a site does with a message; what goes wrong is in its journal, and the server hears a sentence."""
-    keep_compiled_programs()
+    """Reply to a message; an error goes into the site's journal in full, and to the server in one sentence."""
+    use_compilation_cache()
     folder = _folder(context)
     journal = Journal(folder / "log.jsonl")
     try:
         return Message(answer(Site(folder, app), message, journal, train=train), reply_to=message)
     except Exception as error:
         journal.write("failed", reason=f"{type(error).__name__}: {error}")
-        raise FedgenError(what_the_server_hears(error)) from None
+        raise FedgenError(error_for_server(error)) from None
 
 
-def what_the_server_hears(error: Exception) -> str:
-    """Why a site refused the server's message; of all else no text, which may tell of files, labels or samples."""
-    if isinstance(error, RefusedError):
+def error_for_server(error: Exception) -> str:
+    """What the server is told of an error: why its message was refused, but no other text, which may be private."""
+    if isinstance(error, InvalidMessageError):
         return str(error)
     what = "its data or settings are not in order" if isinstance(error, FedgenError) else type(error).__name__
     return f"{what}; the site's own log.jsonl says more"
@@ -92,28 +92,28 @@ def what_the_server_hears(error: Exception) -> str:
 def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> RecordDict:
     """A site's reply to the server's message."""
     if (whole := wire.whole_size(message.content)) > site.settings.max_message:
-        raise RefusedError(f"the server's message has {whole:,} bytes, more than max_message allows")
+        raise InvalidMessageError(f"the server's message has {whole:,} bytes, more than max_message allows")
     content = wire.records(message, {"broadcast": ArrayRecord, "about": ConfigRecord})
     about = content["about"]
     run, number = wire.field(about, "run", str), wire.field(about, "round", int)
-    ticket, place = wire.field(about, "ticket", str), wire.field(about, "site", int)
-    if place != site.settings.number:
-        raise RefusedError(
+    ticket, expected = wire.field(about, "ticket", str), wire.field(about, "site", int)
+    if expected != site.settings.number:
+        raise InvalidMessageError(
             f"site.toml of {site.settings.name} says number = {site.settings.number}, but in the server's list of sites"
-            f" it is number {place}"
+            f" it is number {expected}"
         )
     broadcast = wire.decode(content["broadcast"], site.plan.forms.broadcast)
     journal.write(
         "train" if train else "evaluate",
         run=run, round=number, after=site.last_round(run, number), received=wire.size(message.content), pid=os.getpid(),
     )  # fmt: skip
-    echo = ConfigRecord({"run": run, "round": number, "site": place, "ticket": ticket})
-    private = site.plan.config.dp_noise > 0  # loss and scores have no noise on them: the site keeps them to itself
+    echo = ConfigRecord({"run": run, "round": number, "site": expected, "ticket": ticket})
+    private = site.plan.config.dp_noise > 0  # loss and scores have no noise added, so they stay at the site
     if not train:
         score = site.evaluate(run, number, broadcast) if site.settings.evaluate else None
         journal.write("evaluated", round=number, score=score and score._asdict())
-        told = {} if score is None or private else score._asdict()
-        return RecordDict({"about": echo, "metrics": MetricRecord(told)})
+        metrics = MetricRecord({} if score is None or private else score._asdict())
+        return RecordDict({"about": echo, "metrics": metrics})
     trained = site.train(run, number, broadcast)
     upload = wire.encode(trained.upload)
     loss = float(trained.loss)
@@ -130,7 +130,7 @@ def _folder(context: Context) -> Path:
     return Path(folder)
 
 
-def keep_compiled_programs() -> None:
-    """Flower starts a process for each message; compiled programs are kept for the next one."""
+def use_compilation_cache() -> None:
+    """Keep compiled programs on disk: Flower starts a new process for each message."""
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -1,4 +1,4 @@
-"""Testing a model on samples that are here: at the server the global one, at a site its own."""
+"""Evaluation on local samples: the global model at the server, a site's own model at the site."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from fedgen.core.contract import Array, Task, Tree
 
-CHUNK = 500  # samples of one forward pass
+CHUNK = 500  # samples in one forward pass
 
 
 class Tester:
-    """Counts right answers of `predict(*model, x)`; a model is an argument, so that one program tests all of them."""
+    """Counts correct predictions of `predict(*model, x)`; the model is an argument, so that one program serves all."""
 
     def __init__(self, predict: Callable[..., Array], task: Task) -> None:
         self._classes = task.classes
         self._labels = jax.jit(lambda part, *model: jnp.argmax(predict(*model, task.prepare(part)), axis=-1))
 
     def __call__(self, x: NDArray[Any], y: NDArray[np.int32], *model: Tree) -> NDArray[np.int64]:
-        """How many samples of each class are recognised."""
+        """How many samples of each class are predicted correctly."""
         counts = np.zeros(self._classes, np.int64)
         with jax.default_matmul_precision("highest"):
             for start in range(0, len(y), CHUNK):

@@ -1,17 +1,17 @@
-"""What a server or a site writes down while it works: one JSON object on each line."""
+"""The log of a server, a site or the gate: one JSON object on each line."""
 
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-GATE_JOURNAL = "gate.jsonl"  # the gate's, in the server's folder; the server's and the sites' are log.jsonl
+GATE_JOURNAL = "gate.jsonl"  # in the server's folder; the journals of server and sites are called log.jsonl
 
 
 class Journal:
-    """A file of events, appended to and never rewritten. It holds no keys and no samples.
+    """A file of events that is only appended to. It holds no keys and no samples.
 
-    Where a number of bytes is its limit, it is begun anew beyond that, and the one before is kept under another name.
+    With a limit in bytes, the file is rotated when it exceeds it; one old file is kept.
     """
 
     def __init__(self, path: Path, *, limit: int = 0, **always: Any) -> None:
@@ -25,11 +25,11 @@ class Journal:
             file.write(line + "\n")
             full = self._limit and file.tell() > self._limit
         if full:
-            self.path.replace(before(self.path))
+            self.path.replace(rotated(self.path))
 
 
-def before(path: Path) -> Path:
-    """Where a journal is kept that was begun anew, as logrotate calls it, too."""
+def rotated(path: Path) -> Path:
+    """The name of the old file after rotation, the same as logrotate's."""
     return path.with_name(path.name + ".1")
 
 

@@ -1,4 +1,4 @@
-"""What both ends of the wire derive from the configuration: the algorithm, and the form of each message."""
+"""What server and sites derive from the configuration: the algorithm, and names, shapes and types of each message."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from fedgen.runs.task import federation_of
 
 
 class Plan:
-    """One algorithm with one seed, built as the simulator builds it: float hyper-parameters are arguments."""
+    """One algorithm with one seed, built as the simulator builds it, with float hyper-parameters as arguments."""
 
     def __init__(self, config: RunConfig, task: Task) -> None:
         (self.name,) = config.algorithms

@@ -1,7 +1,7 @@
-"""The settings of a federation: what all share, what is the server's, and what is a site's own.
+"""The settings of a federation: those that all share, the server's, and each site's.
 
-The app folder travels to the sites inside Flower's app bundle: `config.toml` (a run's configuration, as the
-simulator writes it) and `task.toml` (the form of the data). `server.toml` and `site.toml` stay where they are.
+Flower sends the app folder to the sites: `config.toml` (a run's configuration, as the simulator writes it) and
+`task.toml` (shape and type of the data). `server.toml` and `site.toml` stay at the server and at the site.
 """
 
 import importlib
@@ -26,7 +26,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
 
 
 class TaskSettings(BaseModel):
-    """The form of the data, which all sites have in common."""
+    """Shape and type of the data, which all sites have in common."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,67 +37,72 @@ class TaskSettings(BaseModel):
 
 
 class ServerSettings(BaseModel):
-    """How the server deals with sites."""
+    """The server's settings: its sites, timeouts and limits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sites: tuple[Name, ...] = Field(description="the names of all sites; the first is number 0")
     authenticated: bool = Field(
-        default=True, description="a site is known by the name under which its key was registered"
+        default=True, description="identify sites by their registered keys; false only without TLS"
     )
-    min_sites: Positive = Field(default=2, description="a round with fewer good updates does not count")
-    round_timeout: Rate = Field(default=600.0, description="seconds that sites have for a round")
+    min_sites: Positive = Field(default=2, description="the fewest valid updates with which a round counts")
+    round_timeout: Rate = Field(default=600.0, description="seconds that sites have to reply in a round")
     join_timeout: NotNegative = Field(default=120.0, description="seconds to wait for all sites before the first round")
     wait_timeout: Rate = Field(
-        default=600.0, description="seconds to wait when fewer than min_sites are there, then the run ends"
+        default=600.0, description="seconds to wait while fewer than min_sites are connected; then the run ends"
     )
     attempts: Positive = Field(
-        default=3, description="how often a site that fails is asked in one round, where there is nobody else to ask"
+        default=3, description="how often a failing site is asked in one round when no other site is left to ask"
     )
     strikes: Positive = Field(default=3, description="refused messages after which a site is excluded")
-    max_update: Rate = Field(default=10.0, description="longest update, in lengths of the model it changes (plus one)")
+    max_update: Rate = Field(
+        default=10.0, description="largest norm of an update, relative to one plus the norm of the model it changes"
+    )
     max_message: Positive = Field(
-        default=100_000_000, description="the most bytes of one message of a site; the gate lets no more through"
+        default=100_000_000, description="the most bytes of one message from a site; the gate refuses larger ones"
     )
     max_samples: Positive = Field(default=1_000_000, description="the most samples that a site may claim to have")
     rest: WholeNumber = Field(
-        default=5, description="rounds until a silent site is asked again, unless it reconnects before"
+        default=5, description="rounds until a site that did not reply is asked again, unless it reconnects before"
     )
-    poll: Rate = Field(default=0.5, description="seconds between looks for replies")
+    poll: Rate = Field(default=0.5, description="seconds between polls for replies")
     keep_rounds: bool = Field(default=False, description="keep the server's state after every round, not only the last")
     test: str = Field(default="", description="an .npz file with arrays x and y, to test the global model on")
     proxy: str = Field(default="", description="an .npz file with an array x: unlabelled samples, for feddfusion only")
-    model: str = Field(default="", description="module:function of your own model; empty: the one in config.toml")
-    model_options: dict[str, Any] = Field(default={}, description="what that function takes by name")
+    model: str = Field(
+        default="", description="module:function that builds another model; empty: the model of config.toml"
+    )
+    model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model that `model` names")
 
 
 class SiteSettings(BaseModel):
-    """What a site has of its own."""
+    """The settings of one site."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Name = Field(description="as in the server's list of sites")
-    number: WholeNumber = Field(description="the place in that list, from 0")
+    number: WholeNumber = Field(description="the position in that list, from 0")
     data: str = Field(
         description="an .npz file with x_train and y_train, and x_test and y_test if any; or a format of docs/data.md"
     )
     data_options: dict[str, Any] = Field(default={}, description="options of the dataset, such as size")
     sample: tuple[Positive, ...] = Field(
-        default=(), description="where this site's samples have another shape; partial sharing only"
+        default=(),
+        description="the shape of this site's samples, where it differs from the others'; partial sharing only",
     )
     model: str = Field(
         default="",
-        description="cnn, mlp, or module:function of your own; not the others' model: partial sharing only",
+        description="another model for this site, as cnn, mlp or module:function; partial sharing only",
     )
-    model_options: dict[str, Any] = Field(default={}, description="what that model takes by name")
+    model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model that `model` names")
     evaluate: bool = Field(
-        default=True, description="tell the server how well the model does on this site's test samples"
+        default=True, description="report to the server how well the model does on this site's test samples"
     )
-    max_message: Positive = Field(default=1_000_000_000, description="the most bytes that the server may send")
+    max_message: Positive = Field(default=1_000_000_000, description="the most bytes of one message from the server")
 
 
 def read_settings(path: Path, schema: type[Schema]) -> Schema:
-    """A TOML file as settings, checked."""
+    """Read and check a TOML file of settings."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -108,8 +113,8 @@ def read_settings(path: Path, schema: type[Schema]) -> Schema:
         raise FedgenError(f"{path}: {error}") from None
 
 
-class Shared:
-    """What is in the app folder: the configuration of the run and the form of the data."""
+class AppSettings:
+    """The settings in the app folder: the configuration of the run, and shape and type of the data."""
 
     def __init__(self, app: Path) -> None:
         self.task = read_settings(app / "task.toml", TaskSettings)
@@ -125,14 +130,14 @@ class Shared:
         sample: tuple[int, ...] = (),
         proxy_samples: int = 0,
     ) -> Task:
-        """The task, with a model of one's own where one is named."""
+        """The task, with the named model, or with the one of the configuration where none is named."""
         task = self.task.model_copy(update={"sample": sample}) if sample else self.task
         built = model_by_name(model, task.sample, task.classes, options, where) if model else None
         return task_of_settings(self.config, task, built, proxy_samples)
 
 
 def task_of_settings(config: RunConfig, task: TaskSettings, model: Model | None = None, proxy_samples: int = 0) -> Task:
-    """What is to be learned, with the configured model or another."""
+    """The task of learning such data with the configured model or the given one."""
     nothing = np.zeros((0, *task.sample), task.dtype)
     labels = np.zeros(0, np.int32)
     data = Dataset("", nothing, labels, nothing, labels, task.classes, scale=task.scale)
@@ -148,7 +153,7 @@ def check_config(config: RunConfig) -> None:
 
 
 def model_by_name(name: str, sample: tuple[int, ...], classes: int, options: dict[str, Any], where: Path) -> Model:
-    """A model of the package, or what `module:function` gives, looked for in a folder first."""
+    """A model of the package, or the one that `module:function` builds; the module may be in the given folder."""
     module, sign, function = name.partition(":")
     if not sign:
         if name not in MODELS:

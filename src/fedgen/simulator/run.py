@@ -13,6 +13,7 @@ import numpy as np
 from fedgen.config import to_toml
 from fedgen.errors import FedgenError
 from fedgen.runs.folder import RunFolder
+from fedgen.runs.resume import same_config
 from fedgen.runs.scores import Record, matching, named_headline, scores
 from fedgen.runs.summary import most_messages, result_row, summary_of
 from fedgen.runs.watch import Watch
@@ -241,7 +242,7 @@ class _Runner:
             self.folder.rewind(0)
             return False
         file = self.folder.checkpoint_file
-        if about.get("config") != to_toml(self.config):
+        if not same_config(about.get("config"), self.config):
             raise FedgenError(f"checkpoint {file} is of another run; delete it to start anew")
         if about["jobs"] != _described(self.jobs):
             raise FedgenError(

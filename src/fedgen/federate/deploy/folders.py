@@ -1,20 +1,20 @@
-"""The folders of a federation: the app, the server's, one for each site, and the keys that belong to each."""
+"""The folders of a federation, with their settings and keys: the app, the server and one for each site."""
 
-import textwrap
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from fedgen.config import RunConfig, to_commented_toml, toml_value
+from fedgen import toml
+from fedgen.config import RunConfig, to_commented_toml
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy import keys
 from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings, check_config
 from fedgen.files import write_whole
 
 APP = "fedgen-federation"
-CONNECTION = "federation"  # what the server's Flower configuration calls its SuperLink
-# What divides one dataset among users: sites have their data already. Left out of config.toml unless it was set.
-_OF_A_SIMULATION = (
+CONNECTION = "federation"  # the name of SuperLink in the server's Flower configuration
+# Settings for dividing one dataset among users. Sites have their own data, so these are left out unless changed.
+_SIMULATION_ONLY = (
     "data_dir",
     "user_file",
     "partition",
@@ -28,7 +28,7 @@ _OF_A_SIMULATION = (
     "validation",
     "score_users",
 )
-_MODULE = '''"""{what}; it is in the installed package, and this folder holds its settings."""
+_MODULE = '''"""{what}. The code is in the installed fedgen package; this folder holds the settings."""
 
 from pathlib import Path
 
@@ -60,8 +60,8 @@ run = "run"  # the name of the run's folder at the server
 """
 
 
-class Place:
-    """Where things are in a federation's folder."""
+class Folders:
+    """The paths of a federation: where server, sites, app and certificate authority have their files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -82,84 +82,78 @@ class Place:
         return self.server / "keys" / f"{name}.pub"
 
 
-def write_app(place: Place, config: RunConfig, task: TaskSettings) -> None:
-    """The folder that `flwr run` takes. It travels to the sites, so nothing secret belongs into it."""
+def write_app(folders: Folders, config: RunConfig, task: TaskSettings) -> None:
+    """Write the app folder for `flwr run`. Flower sends it to the sites, so nothing secret may be in it."""
     check_config(config)
-    write_whole(place.app / "pyproject.toml", _PYPROJECT.encode())
-    known = without_places(config)
-    unsaid = {key for key in _OF_A_SIMULATION if getattr(known, key) == RunConfig.model_fields[key].default}
-    if "alpha" not in unsaid:
-        unsaid.discard("partition")
-    write_whole(place.app / "config.toml", to_commented_toml(known, unsaid).encode())
-    write_whole(place.app / "task.toml", commented(task).encode())
-    package = place.app / "fedgen_federation"
+    write_whole(folders.app / "pyproject.toml", _PYPROJECT.encode())
+    public = without_paths(config)
+    omitted = {key for key in _SIMULATION_ONLY if getattr(public, key) == RunConfig.model_fields[key].default}
+    if "alpha" not in omitted:
+        omitted.discard("partition")
+    write_whole(folders.app / "config.toml", to_commented_toml(public, omitted).encode())
+    write_whole(folders.app / "task.toml", commented(task).encode())
+    package = folders.app / "fedgen_federation"
     write_whole(package / "__init__.py", b'"""A federation of FedGen."""\n')
-    write_whole(package / "server.py", _MODULE.format(what="The server's half", half="server").encode())
-    write_whole(package / "client.py", _MODULE.format(what="A site's half", half="client").encode())
+    write_whole(package / "server.py", _MODULE.format(what="The server app", half="server").encode())
+    write_whole(
+        package / "client.py", _MODULE.format(what="The client app, which runs at each site", half="client").encode()
+    )
 
 
-def without_places(config: RunConfig) -> RunConfig:
-    """The configuration without where its maker has the data: sites have their own, and paths are nobody's business."""
+def without_paths(config: RunConfig) -> RunConfig:
+    """The configuration without local paths of data: sites have their own data, and paths may be private."""
     options = {section: options for section, options in config.options.items() if section != "dataset"}
-    places = {"data_dir": "", "user_file": "", "partition_file": ""}
-    return config.model_copy(update={"dataset": Path(config.dataset).stem, "options": options, **places})
+    paths = {"data_dir": "", "user_file": "", "partition_file": ""}
+    return config.model_copy(update={"dataset": Path(config.dataset).stem, "options": options, **paths})
 
 
-def write_server(place: Place, settings: ServerSettings) -> None:
-    """The server's settings."""
-    write_whole(place.server / "server.toml", commented(settings).encode())
+def write_server(folders: Folders, settings: ServerSettings) -> None:
+    """Write the server's settings."""
+    write_whole(folders.server / "server.toml", commented(settings).encode())
 
 
-def write_connection(place: Place, address: str, tls: bool) -> None:
-    """How the `flwr` command at the server finds its SuperLink."""
-    trust = f"root-certificates = {toml_value(str(place.server / 'ca.crt'))}" if tls else "insecure = true"
-    connection = f"""\
-        [superlink]
-        default = "{CONNECTION}"
-
-        [superlink.{CONNECTION}]
-        address = "{address}"
-        {trust}
-        """
-    write_whole(place.server / "flower" / "config.toml", textwrap.dedent(connection).encode())
+def write_connection(folders: Folders, address: str, tls: bool) -> None:
+    """Write Flower's configuration, by which the `flwr` command at the server finds SuperLink."""
+    trust = {"root-certificates": str(folders.server / "ca.crt")} if tls else {"insecure": True}
+    connection = {"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **trust}}}
+    write_whole(folders.server / "flower" / "config.toml", toml.dumps(connection).encode())
 
 
-def write_site(place: Place, settings: SiteSettings) -> None:
-    """A site's settings."""
-    write_whole(place.site(settings.name) / "site.toml", commented(settings).encode())
+def write_site(folders: Folders, settings: SiteSettings) -> None:
+    """Write a site's settings."""
+    write_whole(folders.site(settings.name) / "site.toml", commented(settings).encode())
 
 
-def write_keys(place: Place, sites: list[str], hosts: list[str]) -> None:
-    """An authority of the federation's own, the server's certificate from it, and a pair of keys for each site."""
+def write_keys(folders: Folders, sites: list[str], hosts: list[str]) -> None:
+    """Make a certificate authority for this federation, the server's certificate and a key pair for each site."""
     authority = keys.make_authority()
-    keys.write_private(place.authority / "ca.key", authority.private_bytes())
+    keys.write_private(folders.authority / "ca.key", authority.private_bytes())
     certificate = authority.certificate_bytes()
-    for folder in (place.authority, place.server, *map(place.site, sites)):
+    for folder in (folders.authority, folders.server, *map(folders.site, sites)):
         write_whole(folder / "ca.crt", certificate)
     private, public = keys.make_server_certificate(authority, hosts)
-    keys.write_private(place.server / "server.key", private)
-    write_whole(place.server / "server.crt", public)
+    keys.write_private(folders.server / "server.key", private)
+    write_whole(folders.server / "server.crt", public)
     for name in sites:
         private, public = keys.make_site_keys()
-        keys.write_private(place.site_key(name), private)
-        write_whole(place.site_key(name).with_suffix(".pub"), public)
-        write_whole(place.public_key(name), public)
+        keys.write_private(folders.site_key(name), private)
+        write_whole(folders.site_key(name).with_suffix(".pub"), public)
+        write_whole(folders.public_key(name), public)
 
 
 def commented(settings: BaseModel) -> str:
-    """Settings as TOML, each under a line that says what it is."""
-    lines = [f"# {(type(settings).__doc__ or '').strip()}", ""]
-    for name, about in type(settings).model_fields.items():
-        lines += [f"# {about.description}", f"{name} = {toml_value(getattr(settings, name))}", ""]
-    return "\n".join(lines)
+    """Settings as TOML, each under a comment that describes it."""
+    fields = type(settings).model_fields.items()
+    entries = [(str(about.description), {name: getattr(settings, name)}) for name, about in fields]
+    return f"# {(type(settings).__doc__ or '').strip()}\n\n{toml.dumps_commented(entries)}"
 
 
-def new_folder(path: Path) -> Place:
-    """An empty folder for a federation; one that holds anything is refused."""
+def new_folder(path: Path) -> Folders:
+    """Create an empty folder for a federation; one that is not empty is refused."""
     try:
         if path.exists() and any(path.iterdir()):
             raise FedgenError(f"{path} exists already and is not empty; choose another folder")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FedgenError(f"folder {path} cannot be written: {error.strerror}") from error
-    return Place(path.resolve())
+    return Folders(path.resolve())

@@ -1,7 +1,7 @@
-"""Certificates and keys: an authority for one federation, the server's certificate, a pair of keys for each site.
+"""Certificates and keys: a certificate authority for one federation, the server's certificate, key pairs of the sites.
 
-What Flower needs: a server certificate that names its hosts as alternative names, and SSH keys on an
-elliptic curve for the sites. Private keys are readable by their owner only, from their first byte on.
+Flower needs a server certificate with its hosts as subject alternative names, and elliptic-curve SSH keys for the
+sites. Files with private keys are created readable by their owner only.
 """
 
 import datetime
@@ -29,17 +29,17 @@ _AUTHORITY_DAYS, _SERVER_DAYS = 3650, 825  # the latter is the most that some sy
 
 
 class Authority(NamedTuple):
-    """A certificate authority of the federation's own."""
+    """The certificate authority of one federation."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
     def private_bytes(self) -> bytes:
-        """The private key, which signs servers' certificates and is needed for nothing else."""
+        """The private key, as PEM; it is only needed to sign server certificates."""
         return _pem(self.key)
 
     def certificate_bytes(self) -> bytes:
-        """What server and sites trust."""
+        """The certificate that server and sites trust, as PEM."""
         return self.certificate.public_bytes(Encoding.PEM)
 
 

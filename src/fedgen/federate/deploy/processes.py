@@ -1,4 +1,4 @@
-"""Flower's processes on this machine: started by the federation's own scripts, and stopped by their ids."""
+"""Flower's processes on this machine, started with the federation's scripts and stopped with all their children."""
 
 import contextlib
 import os
@@ -14,28 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.errors import FedgenError
-from fedgen.federate.deploy.family import family, kill
-from fedgen.federate.deploy.folders import Place
+from fedgen.federate.deploy.folders import Folders
+from fedgen.federate.deploy.process_tree import kill, process_tree
 from fedgen.federate.deploy.scripts import PORT_VARIABLE
 
 _PORTS = range(15_000, 30_000)
-_GRACE = 10.0  # seconds that a process has to end by itself
-_START = 60.0  # seconds that SuperLink has to answer
-_COMMAND = 120.0  # seconds that a `flwr` command has
+_GRACE = 10.0  # seconds that a process has to exit after SIGTERM
+_START = 300.0  # seconds that SuperLink has to start answering
+_COMMAND = 600.0  # seconds that a `flwr` command may take
 
 
 class Processes:
-    """The processes of one federation, each with a session of its own: a Ctrl-C meant for us does not reach them."""
+    """The processes of one federation, each in a new session, so that a Ctrl-C meant for us does not reach them."""
 
-    def __init__(self, place: Place, port: int) -> None:
-        self.place, self.port = place, port
+    def __init__(self, folders: Folders, port: int) -> None:
+        self.folders, self.port = folders, port
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         if shutil.which("flower-superlink", path=_path()) is None:
             raise FedgenError("Flower is not installed: pip install '.[flower]' in FedGen's folder")
 
     def start_superlink(self) -> None:
         """Start SuperLink and wait until it answers."""
-        self.start("superlink", self.place.server / "superlink.sh")
+        self.start("superlink", self.folders.server / "superlink.sh")
         deadline = time.monotonic() + _START
         while not _answers(self.port):
             if self.running["superlink"].poll() is not None or time.monotonic() > deadline:
@@ -44,18 +44,18 @@ class Processes:
 
     def start_site(self, name: str) -> None:
         """Start a site's SuperNode in the site's folder."""
-        self.start(name, self.place.site(name) / "start.sh")
+        self.start(name, self.folders.site(name) / "start.sh")
 
     def register(self) -> None:
-        """Tell SuperLink the sites' public keys, each under its site's name."""
-        self._finish(self.place.server / "register.sh")
+        """Register the sites' public keys with SuperLink, each under its site's name."""
+        self._finish(self.folders.server / "register.sh")
 
     def submit(self, run: str) -> None:
-        """Start the app, as the run of this name; where its folder has a checkpoint, the run goes on there."""
-        self._finish(self.place.server / "run.sh", run)
+        """Start the app as the run of this name; where its folder has a checkpoint, the run is resumed."""
+        self._finish(self.folders.server / "run.sh", run)
 
     def start(self, name: str, script: Path) -> None:
-        """Start a script that does not end by itself; what it says goes to a file of its own."""
+        """Start a script that keeps running; its output goes to its own log file."""
         with self.log(name).open("ab") as log:
             self.running[name] = subprocess.Popen(
                 ["/bin/sh", script], env=_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -63,26 +63,26 @@ class Processes:
             )  # fmt: skip
 
     def log(self, name: str) -> Path:
-        """The file with what a process says."""
-        return self.place.root / "logs" / f"{name}.log"
+        """The log file of a process."""
+        return self.folders.root / "logs" / f"{name}.log"
 
     def kill(self, name: str) -> None:
-        """End a process and all it started at once, as a power failure would."""
+        """Kill a process and all its descendants at once, as a power failure would."""
         process = self.running.pop(name)
-        kill(family([process.pid]))
+        kill(process_tree([process.pid]))
         process.wait()
 
     def stop(self) -> None:
-        """End all processes, the sites first: politely, then by force."""
+        """Stop all processes, the sites first: SIGTERM, then SIGKILL."""
         order = sorted(self.running, key=lambda name: name == "superlink")
-        everything = family(process.pid for process in self.running.values())
+        everything = process_tree(process.pid for process in self.running.values())
         for name in order:
             self.running[name].send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _GRACE
         for name in order:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.running[name].wait(max(deadline - time.monotonic(), 0.1))
-        kill([*everything, *family(process.pid for process in self.running.values())])
+        kill([*everything, *process_tree(process.pid for process in self.running.values())])
         for name in order:
             self.running.pop(name).wait()
 
@@ -99,17 +99,17 @@ class Processes:
 
 
 @contextlib.contextmanager
-def processes_of(place: Place, port: int) -> Iterator[Processes]:
-    """All processes end with this block, however it ends; SIGTERM ends it as Ctrl-C does.
+def processes_of(folders: Folders, port: int) -> Iterator[Processes]:
+    """Stops all processes when the block ends, however it ends; SIGTERM interrupts it as Ctrl-C does.
 
-    SIGINT is heard also where it is ignored at first, as in what a shell's script starts in the background.
+    SIGINT is handled also where it was ignored before, as in a background job of a shell script.
     """
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    processes = Processes(place, port)
-    (place.root / "logs").mkdir(exist_ok=True)
+    processes = Processes(folders, port)
+    (folders.root / "logs").mkdir(exist_ok=True)
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield processes
@@ -126,11 +126,11 @@ def processes_of(place: Place, port: int) -> Iterator[Processes]:
 def free_port() -> int:
     """A port of the loopback interface that nobody listens on.
 
-    Drawn from below those that the system gives to outgoing connections, one of which might take it before its owner.
+    It is below the range that the system uses for outgoing connections, one of which might take it meanwhile.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was in use a minute ago will do
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
             probe.bind(("127.0.0.1", port))
             probe.listen(1)  # which fails where somebody listens on all interfaces
             return port

@@ -1,1 +1,1 @@
-"""The gate: what stands between the sites and SuperLink."""
+"""The gate: a reverse proxy between the sites and SuperLink."""

@@ -1,8 +1,9 @@
-"""Who holds the gate's connections: each site has some of its own, and all who have not said who they are share some.
+"""The gate's open connections, and which one is closed when there are too many.
 
-A connection is a stranger's until a site has signed a request on it. Strangers cannot crowd out sites that are
-connected; and a site that comes takes the place of a stranger, the oldest one of those that hold the most. Whoever has
-as many as are allowed and opens another one loses the one of its own that was silent longest.
+A connection is unauthenticated until a site has signed a request on it; from then on it is that site's. Each site has
+its own limit, and all unauthenticated connections share one, so that strangers cannot crowd out connected sites. A
+new connection is always accepted: when all places for unauthenticated ones are taken, it replaces the oldest one of
+the network that holds the most. A site at its own limit loses the connection that it has not used for longest.
 """
 
 import ipaddress
@@ -10,67 +11,67 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from fedgen.federate.gate.rules import TurnedAwayError
+from fedgen.federate.gate.rules import RequestRefusedError
 
-STRANGERS, FROM_ONE_NETWORK, OF_ONE_SITE = 128, 32, 8  # a SuperNode has about four
+UNAUTHENTICATED, PER_NETWORK, PER_SITE = 128, 32, 8  # limits; a SuperNode opens about four
 
 
-class Guest:
+class Connection:
     """One open connection."""
 
-    def __init__(self, address: str, leave: Callable[[], object]) -> None:
-        self.address, self.leave = address, leave  # which ends the connection
+    def __init__(self, address: str, close: Callable[[], object]) -> None:
+        self.address, self.close = address, close
         self.network = network_of(address)
-        self.site = ""
-        self.heard = time.monotonic()  # when it came, or when its latest request did
+        self.site = ""  # until a request was signed by one
+        self.last_active = time.monotonic()  # when it was opened, or when its latest request came
 
 
-class Connections:
+class ConnectionPool:
     """All open connections."""
 
     def __init__(self) -> None:
-        self._guests: set[Guest] = set()
+        self._connections: set[Connection] = set()
 
-    def enter(self, guest: Guest) -> None:
-        """Let a stranger in; where its network, or all, have too many of them, another one has to go."""
-        strangers = [other for other in self._guests if not other.site]
-        neighbours = [other for other in strangers if other.network == guest.network]
-        self._guests.add(guest)
-        if len(neighbours) >= FROM_ONE_NETWORK:
-            self._end_one(neighbours)
-        elif len(strangers) >= STRANGERS:
+    def add(self, connection: Connection) -> None:
+        """Add a new, unauthenticated connection; above a limit, another unauthenticated one is closed."""
+        strangers = [other for other in self._connections if not other.site]
+        neighbours = [other for other in strangers if other.network == connection.network]
+        self._connections.add(connection)
+        if len(neighbours) >= PER_NETWORK:
+            self._close_oldest(neighbours)
+        elif len(strangers) >= UNAUTHENTICATED:
             held = Counter(other.network for other in strangers)
             most = max(held.values())
-            # Whoever has just come from elsewhere is never the one.
-            self._end_one([other for other in strangers if held[other.network] == most])
+            # The new connection itself is not among them, so it is never the one that is closed.
+            self._close_oldest([other for other in strangers if held[other.network] == most])
 
-    def sign(self, guest: Guest, site: str) -> None:
-        """A site's signature was found right on this connection: it is that site's from now on.
+    def authenticate(self, connection: Connection, site: str) -> None:
+        """A valid signature of a site came on this connection, which is that site's from now on.
 
-        Where the site has too many, the one that was silent longest ends: the site may know of it no longer.
+        A site at its limit loses the connection it has not used for longest: it may not even know of it any more.
         """
-        guest.heard = time.monotonic()
-        if guest.site == site:
+        connection.last_active = time.monotonic()
+        if connection.site == site:
             return
-        if guest.site:
-            raise TurnedAwayError(400, f"the connection is {guest.site}'s", site)
-        own = [other for other in self._guests if other.site == site]
-        if len(own) >= OF_ONE_SITE:
-            self._end_one(own)
-        guest.site = site
+        if connection.site:
+            raise RequestRefusedError(400, f"the connection is {connection.site}'s", site)
+        own = [other for other in self._connections if other.site == site]
+        if len(own) >= PER_SITE:
+            self._close_oldest(own)
+        connection.site = site
 
-    def _end_one(self, guests: list[Guest]) -> None:
-        silent = min(guests, key=lambda guest: guest.heard)
-        self._guests.discard(silent)
-        silent.leave()
+    def _close_oldest(self, connections: list[Connection]) -> None:
+        oldest = min(connections, key=lambda connection: connection.last_active)
+        self._connections.discard(oldest)
+        oldest.close()
 
-    def exit(self, guest: Guest) -> None:
-        """The connection has ended."""
-        self._guests.discard(guest)
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        self._connections.discard(connection)
 
 
 def network_of(address: str) -> str:
-    """An IPv4 address, or the /64 of an IPv6 address, which is what one customer of a provider has at least."""
+    """An IPv4 address, or the /64 of an IPv6 address, the smallest network that providers give to one customer."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

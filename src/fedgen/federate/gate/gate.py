@@ -1,9 +1,9 @@
-"""The gate: the one door to SuperLink from outside, which lets through what sites need and nothing else.
+"""The gate: a reverse proxy before SuperLink that forwards what sites need and nothing else.
 
 SuperLink serves everything on one port, and in Flower 1.41 anyone who reaches it may register a site or run a
-program. So it listens on the loopback interface, and the gate on the address that sites use: it ends their TLS,
-holds each request against the rules, reads it whole, and makes a new request of it. A site's answer is passed on when
-all of it is there. All is bounded: connections, sizes and times.
+program. So SuperLink listens on the loopback interface, and the gate on the address that sites use. The gate terminates
+their TLS, checks each request against the rules, reads it whole and makes a new request of it. A site's reply is
+forwarded once it is complete. Connections, sizes and times are all bounded.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
 from fedgen.federate.gate import connections as gate_connections
-from fedgen.federate.gate import line as gate_line
-from fedgen.federate.gate.connections import Connections, Guest
-from fedgen.federate.gate.line import Answer, Line
-from fedgen.federate.gate.messages import Desk, Incoming, Question, desks
+from fedgen.federate.gate import http as gate_http
+from fedgen.federate.gate.connections import Connection, ConnectionPool
+from fedgen.federate.gate.http import HttpConnection, Response
+from fedgen.federate.gate.messages import Incoming, MessageQueue, ServerMessage, message_queues
 from fedgen.federate.gate.rules import (
     CONFIRM,
     HEARTBEAT,
@@ -41,35 +41,35 @@ from fedgen.federate.gate.rules import (
     PULL_OBJECT,
     PUSH_MESSAGE,
     PUSH_OBJECT,
-    STRIKES,
+    STRIKE_STATUSES,
     Head,
+    RequestRefusedError,
     Rules,
-    TurnedAwayError,
 )
 from fedgen.federate.journal import GATE_JOURNAL, Journal
 
 _NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
 _TO_SUPERLINK = 64  # connections
 _HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
-_LINES = 60  # refusals in the journal, of one site or of all strangers, in a minute
-_JOURNAL = 16 << 20  # bytes of the journal; then it is begun anew, and the one before is kept
+_LINES = 60  # refusals written to the journal in a minute, for each site and for all unauthenticated clients together
+_JOURNAL = 16 << 20  # bytes after which the journal is rotated
 
 
 class Address(NamedTuple):
-    """Where something listens."""
+    """A host and port to listen on or to connect to."""
 
     host: str
     port: int
 
 
 class Gate:
-    """Takes connections from outside and passes on what the rules allow."""
+    """Accepts connections from sites and forwards what the rules allow."""
 
     def __init__(self, folder: Path, keys: Mapping[str, bytes], max_message: int, superlink: Address) -> None:
         self.journal = Journal(folder / GATE_JOURNAL, limit=_JOURNAL)
         self._rules = Rules(keys)
-        self._desks = desks(keys, folder / "incoming", max_message)
-        self._connections = Connections()
+        self._queues = message_queues(keys, folder / "incoming", max_message)
+        self._pool = ConnectionPool()
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._tls.set_alpn_protocols(["http/1.1"])
@@ -79,138 +79,144 @@ class Gate:
             self._trusted = ssl.create_default_context(cafile=folder / "ca.crt")
         except (OSError, ssl.SSLError) as error:
             raise FedgenError(f"the certificates in {folder} cannot be read: {error}") from error
-        self._lines: Counter[str] = Counter()  # of the journal in this minute, by who caused them
+        self._lines: Counter[str] = Counter()  # written to the journal in this minute, by who caused them
         self._minute = 0
 
     async def serve(self, listen: Address) -> None:
-        """Take connections until cancelled."""
+        """Accept connections until cancelled."""
         family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
         try:
             listener = socket.create_server(listen, family=family, backlog=128)
         except OSError as error:
             raise FedgenError(f"the gate cannot listen on {listen.host}:{listen.port}: {error.strerror}") from error
-        _allow_files(gate_connections.STRANGERS + gate_connections.OF_ONE_SITE * len(self._desks) + _TO_SUPERLINK + 64)
+        _allow_files(
+            gate_connections.UNAUTHENTICATED + gate_connections.PER_SITE * len(self._queues) + _TO_SUPERLINK + 64
+        )
         limits = httpx.Limits(max_connections=_TO_SUPERLINK, max_keepalive_connections=16)
         client = httpx.AsyncClient(verify=self._trusted, trust_env=False, timeout=60, limits=limits)
         self.journal.write("open", address=f"{listen.host}:{listener.getsockname()[1]}")
         with listener:
             listener.setblocking(False)
-            async with client, asyncio.TaskGroup() as connections:
+            async with client, asyncio.TaskGroup() as tasks:
                 while True:
                     try:
-                        taken, peer = await asyncio.get_running_loop().sock_accept(listener)
-                    except OSError:  # no more files, or whoever it was has gone
+                        accepted, peer = await asyncio.get_running_loop().sock_accept(listener)
+                    except OSError:  # too many open files, or the client has gone
                         await asyncio.sleep(0.1)
                         continue
-                    connections.create_task(self._connection(taken, peer[0], client))
+                    tasks.create_task(self._serve_connection(accepted, peer[0], client))
 
-    async def _connection(self, taken: socket.socket, address: str, client: httpx.AsyncClient) -> None:
-        """One connection from its first byte to its last; whatever goes wrong ends it and nothing else."""
+    async def _serve_connection(self, accepted: socket.socket, address: str, client: httpx.AsyncClient) -> None:
+        """Serve one connection until it ends; whatever goes wrong ends this connection and nothing else."""
         task = asyncio.current_task()
         assert task is not None
-        guest = Guest(address, task.cancel)
+        connection = Connection(address, task.cancel)
         try:
-            _reset_when_closed(taken, True)
-            self._connections.enter(guest)
+            _reset_when_closed(accepted, True)
+            self._pool.add(connection)
             loop = asyncio.get_running_loop()
             reader = asyncio.StreamReader()
             transport, protocol = await loop.connect_accepted_socket(
-                lambda: asyncio.StreamReaderProtocol(reader), taken, ssl=self._tls,
-                ssl_handshake_timeout=_HANDSHAKE, ssl_shutdown_timeout=gate_line.LINGER,
+                lambda: asyncio.StreamReaderProtocol(reader), accepted, ssl=self._tls,
+                ssl_handshake_timeout=_HANDSHAKE, ssl_shutdown_timeout=gate_http.LINGER,
             )  # fmt: skip
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             try:
-                _reset_when_closed(taken, False)
-                await self._requests(Line(reader, writer), guest, client)
+                _reset_when_closed(accepted, False)
+                await self._requests(HttpConnection(reader, writer), connection, client)
             finally:
                 try:
                     writer.close()
                     with contextlib.suppress(OSError, TimeoutError):
-                        await asyncio.wait_for(writer.wait_closed(), gate_line.LINGER)
-                finally:  # also where it has to go at once
+                        await asyncio.wait_for(writer.wait_closed(), gate_http.LINGER)
+                finally:  # also when this task is cancelled
                     transport.abort()
         except (OSError, TimeoutError, h11.ProtocolError):
-            pass  # no TLS, too slow, or gone
-        except Exception as error:  # ours, and no reason to shut out everybody else
-            self._note(address, TurnedAwayError(500, f"the gate failed: {type(error).__name__}: {error}"[:200]))
+            pass  # not TLS, too slow, or disconnected
+        except Exception as error:  # a bug of ours must not end the other connections
+            self._note(address, RequestRefusedError(500, f"the gate failed: {type(error).__name__}: {error}"[:200]))
         finally:
-            taken.close()
-            self._connections.exit(guest)
+            accepted.close()
+            self._pool.remove(connection)
 
-    async def _requests(self, line: Line, guest: Guest, client: httpx.AsyncClient) -> None:
-        patience = _FIRST_HEAD
+    async def _requests(self, http: HttpConnection, connection: Connection, client: httpx.AsyncClient) -> None:
+        timeout = _FIRST_HEAD
         while True:
-            before = line.received
+            before = http.received
             try:
-                async with asyncio.timeout(patience):
-                    request = await line.event()
+                async with asyncio.timeout(timeout):
+                    request = await http.next_event()
                 if not isinstance(request, h11.Request):
                     return
                 head = self._rules.examine(request)
-                self._connections.sign(guest, head.site)
-                body = await line.body()
-                desk = self._desks[head.site]
-                desk.bytes_up += line.received - before
-                answer, question = await self._handle(desk, head, body, line.received - before, client)
+                self._pool.authenticate(connection, head.site)
+                body = await http.body()
+                queue = self._queues[head.site]
+                queue.bytes_up += http.received - before
+                response, message = await self._handle(queue, head, body, http.received - before, client)
             except h11.RemoteProtocolError as error:
-                refusal = TurnedAwayError(error.error_status_hint, str(error)[:80])
+                refusal = RequestRefusedError(error.error_status_hint, str(error)[:80])
                 break
-            except TurnedAwayError as found:
+            except RequestRefusedError as found:
                 refusal = found
                 break
-            sent = await line.answer(answer)
-            desk.bytes_down += sent
-            if question is not None:
-                question.bytes += sent
-            if not line.goes_on():
+            sent = await http.respond(response)
+            queue.bytes_down += sent
+            if message is not None:
+                message.bytes += sent
+            if not http.start_next_request():
                 return
-            patience = _IDLE
-        self._note(guest.address, refusal)
+            timeout = _IDLE
+        self._note(connection.address, refusal)
         close = (("content-type", "application/json"), ("connection", "close"))
-        why = {"code": _NOT_ACTIVATED, "detail": f"refused by the gate: {refusal.reason}"}  # SuperNode shows such words
-        await line.answer(Answer(refusal.status, json.dumps(why).encode(), close))
-        await line.linger()
+        why = {"code": _NOT_ACTIVATED, "detail": f"refused by the gate: {refusal.reason}"}  # SuperNode logs it
+        await http.respond(Response(refusal.status, json.dumps(why).encode(), close))
+        await http.linger()
 
     async def _handle(
-        self, desk: Desk, head: Head, body: bytes, size: int, client: httpx.AsyncClient
-    ) -> tuple[Answer, Question | None]:
-        """What a site gets for a request of this many bytes; and the message that it is a part of, on its way down."""
+        self, queue: MessageQueue, head: Head, body: bytes, size: int, client: httpx.AsyncClient
+    ) -> tuple[Response, ServerMessage | None]:
+        """The response to a request of this many bytes, and the server's message that the request is about, if any."""
         try:
             request: Any = PROTOBUF_REQUEST_TYPES["POST", head.target].FromString(body)
         except DecodeError:
-            raise TurnedAwayError(400, "not a request of Flower's", head.site) from None
-        question = None
+            raise RequestRefusedError(400, "not one of Flower's requests", head.site) from None
+        message = None
         if head.target == PUSH_MESSAGE:
-            return Answer(200, desk.announce(request, size).SerializeToString()), None
+            return Response(200, queue.announce(request, size).SerializeToString()), None
         if head.target == PUSH_OBJECT:
-            incoming = desk.take(request, size)
-            return await self._deliver_whole(desk, incoming, head, client), None
+            incoming = queue.receive(request, size)
+            return await self._deliver_when_complete(queue, incoming, head, client), None
         if head.target == PULL_OBJECT:
-            question = desk.question_with(request.object_id)
+            message = queue.message_with(request.object_id)
         if head.target == CONFIRM:
-            question = desk.question(request.message_object_id)
-        answer = await self._pass_on(head, head.target, request, client)
-        if head.target == PULL_MESSAGE and answer.status == 200:
-            question = desk.pass_down(PullMessagesResponse.FromString(answer.content))
-        if head.target == CONFIRM and answer.status == 200 and question is not None and not question.confirmed:
-            question.confirmed = True
-            self._account(desk, "down", question, question.bytes, len(question.objects))
-        return answer, question
+            message = queue.message(request.message_object_id)
+        response = await self._forward(head, head.target, request, client)
+        if head.target == PULL_MESSAGE and response.status == 200:
+            message = queue.record_sent(PullMessagesResponse.FromString(response.content))
+        if head.target == CONFIRM and response.status == 200 and message is not None and not message.confirmed:
+            message.confirmed = True
+            self._account(queue, "down", message, message.bytes, len(message.objects))
+        return response, message
 
-    async def _deliver_whole(self, desk: Desk, incoming: Incoming, head: Head, client: httpx.AsyncClient) -> Answer:
-        """Pass an answer on when its last object has come; a site that lost patience and asks again waits with us."""
-        if not incoming.is_whole or incoming.delivered:
-            return Answer(200, PushObjectResponse(stored=True).SerializeToString())
+    async def _deliver_when_complete(
+        self, queue: MessageQueue, incoming: Incoming, head: Head, client: httpx.AsyncClient
+    ) -> Response:
+        """Forward a reply once its last object is here; a site that timed out and retries awaits the same delivery."""
+        if not incoming.is_complete or incoming.delivered:
+            return Response(200, PushObjectResponse(stored=True).SerializeToString())
         if incoming.delivery is None:
-            incoming.delivery = asyncio.create_task(self._deliver(desk, incoming, head, client))
+            incoming.delivery = asyncio.create_task(self._deliver(queue, incoming, head, client))
         return await asyncio.shield(incoming.delivery)
 
-    async def _deliver(self, desk: Desk, incoming: Incoming, head: Head, client: httpx.AsyncClient) -> Answer:
+    async def _deliver(
+        self, queue: MessageQueue, incoming: Incoming, head: Head, client: httpx.AsyncClient
+    ) -> Response:
         try:
-            answer = await self._pass_on(head, PUSH_MESSAGE, incoming.request, client)
-            if answer.status != 200:
-                return answer
-            opened = PushMessagesResponse.FromString(answer.content)
+            response = await self._forward(head, PUSH_MESSAGE, incoming.request, client)
+            if response.status != 200:
+                return response
+            opened = PushMessagesResponse.FromString(response.content)
             for name in opened.objects_to_push:
                 pushed = PushObjectRequest(
                     node=incoming.request.node,
@@ -219,43 +225,43 @@ class Gate:
                     object_content=incoming.content(name),
                     session_id=opened.session_id,
                 )
-                answer = await self._pass_on(head, PUSH_OBJECT, pushed, client)
-                if answer.status != 200 or not PushObjectResponse.FromString(answer.content).stored:
-                    return answer
-            desk.finish(incoming)
-            self._account(desk, "up", incoming.question, incoming.bytes, len(incoming.announced))
-            return Answer(200, PushObjectResponse(stored=True).SerializeToString())
+                response = await self._forward(head, PUSH_OBJECT, pushed, client)
+                if response.status != 200 or not PushObjectResponse.FromString(response.content).stored:
+                    return response
+            queue.finish(incoming)
+            self._account(queue, "up", incoming.reply_to, incoming.bytes, len(incoming.announced))
+            return Response(200, PushObjectResponse(stored=True).SerializeToString())
         finally:
             if not incoming.delivered:
                 incoming.delivery = None  # the site may try again
 
-    def _account(self, desk: Desk, way: str, question: Question, size: int, objects: int) -> None:
-        """Write down how many bytes a message had on the wire, and the site's whole traffic so far."""
-        total = {"bytes_up": desk.bytes_up, "bytes_down": desk.bytes_down}
-        about = {"site": desk.site, "way": way, **question.about, "bytes": size, "objects": objects, **total}
+    def _account(self, queue: MessageQueue, way: str, message: ServerMessage, size: int, objects: int) -> None:
+        """Log how many bytes a message had on the wire, and the site's total traffic so far."""
+        total = {"bytes_up": queue.bytes_up, "bytes_down": queue.bytes_down}
+        about = {"site": queue.site, "way": way, **message.about, "bytes": size, "objects": objects, **total}
         self._write("message", about)
 
-    async def _pass_on(self, head: Head, target: str, request: Any, client: httpx.AsyncClient) -> Answer:
-        """SuperLink's answer to a new request with the same meaning."""
+    async def _forward(self, head: Head, target: str, request: Any, client: httpx.AsyncClient) -> Response:
+        """SuperLink's response to a new request with the same content."""
         form = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE, "accept-encoding": "identity"}
         try:
-            answer = await client.post(
+            response = await client.post(
                 self._upstream + target, content=request.SerializeToString(), headers={**head.headers, **form}
             )
         except httpx.HTTPError as error:
-            self._note("", TurnedAwayError(502, f"SuperLink does not answer: {type(error).__name__}", head.site))
-            return Answer(502, b"", ())
-        passed = [(n, v) for n, v in answer.headers.items() if n == "content-type" or n.startswith("flwr-")]
-        status = answer.status_code
+            self._note("", RequestRefusedError(502, f"SuperLink does not answer: {type(error).__name__}", head.site))
+            return Response(502, b"", ())
+        passed = [(n, v) for n, v in response.headers.items() if n == "content-type" or n.startswith("flwr-")]
+        status = response.status_code
         if status >= 500 and target in (PULL_MESSAGE, HEARTBEAT):
-            # A trouble of SuperLink's own: a SuperNode asks again after 503, and ends after most others.
-            self._note("", TurnedAwayError(503, f"SuperLink answered {target} with {status}", head.site))
+            # An error of SuperLink itself. A SuperNode retries after 503 and exits after most other statuses.
+            self._note("", RequestRefusedError(503, f"SuperLink answered {target} with {status}", head.site))
             status = 503
-        return Answer(status, answer.content, tuple(passed))
+        return Response(status, response.content, tuple(passed))
 
-    def _note(self, address: str, refusal: TurnedAwayError) -> None:
-        """Write down a refusal; somebody who causes very many of them does not fill the disk, nor hide what counts."""
-        who = f"{refusal.site} {refusal.status in STRIKES}"
+    def _note(self, address: str, refusal: RequestRefusedError) -> None:
+        """Log a refusal. Many of them neither fill the disk nor hide those that count as strikes."""
+        who = f"{refusal.site} {refusal.status in STRIKE_STATUSES}"
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute = minute
@@ -268,21 +274,22 @@ class Gate:
             self._write("refused", {"status": refusal.status, "reason": refusal.reason, **about})
 
     def _write(self, event: str, about: Mapping[str, Any]) -> None:
-        """Where the disk is full or no file can be opened, a line is lost and nothing else."""
+        """Log an event; where the disk is full or no file can be opened, only that line is lost."""
         with contextlib.suppress(OSError):
             self.journal.write(event, **about)
 
 
 def _reset_when_closed(connection: socket.socket, reset: bool) -> None:
-    """Whether closing a connection resets it: where that happens within TLS's handshake, a SuperNode tries again.
+    """Whether closing the socket sends a TCP reset.
 
-    A connection that is closed in order there is an error of TLS to it, and it gives up.
+    During the TLS handshake it should: a SuperNode retries after a reset, and gives up after an orderly close, which it
+    takes for a TLS error.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", int(reset), 0))
 
 
 def _allow_files(needed: int) -> None:
-    """See that there can be as many open files as connections, as far as the system allows."""
+    """Raise the limit of open files to what all connections need, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < most:

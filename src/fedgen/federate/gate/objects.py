@@ -1,8 +1,9 @@
-"""The objects that a site's message is made of: whether each is what it says, and how much they are together.
+"""The objects that a site's message consists of: whether each is valid, and how large the message is when unpacked.
 
-Flower cuts a message into objects, each called by the hash of its content, and rebuilds it by lists in those contents:
-which chunks an array is joined from, which arrays a record names. A short list can name one chunk a million times.
-Flower's own parsers read the objects here, too, so that there is no second way to understand one.
+Flower cuts a message into objects, each named by the hash of its content, and rebuilds it from lists in those objects:
+which chunks an array is joined from, which arrays a record holds. A short list can name one chunk a million times, so
+the unpacked size is computed before anything is unpacked. Objects are read with Flower's own parsers, so that gate and
+SuperLink cannot understand the same bytes differently.
 """
 
 import json
@@ -17,7 +18,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry, validate_object_content
 
 CHUNK = "ArrayChunk"
-# What an object may be made of. It leads from a message to chunks and never back, so that no object contains itself.
+# Which types of children each type of object may have. There is no cycle, so no object can contain itself.
 _MADE_OF: dict[str, frozenset[str]] = {
     "Message": frozenset({"RecordDict"}),
     "RecordDict": frozenset({"ArrayRecord", "ConfigRecord", "MetricRecord"}),
@@ -29,31 +30,31 @@ _MADE_OF: dict[str, frozenset[str]] = {
 }
 
 
-class BadObjectError(Exception):
-    """An object that is not what it says; its text is the reason."""
+class InvalidObjectError(Exception):
+    """An object that is not valid; its text is the reason."""
 
 
 class Piece(NamedTuple):
-    """What is known of an object once its content was seen."""
+    """An object whose content was checked."""
 
     kind: str
-    uses: tuple[str, ...]  # the objects that it is made of, each as often as it names it
+    uses: tuple[str, ...]  # its children, each as often as it names them
     size: int  # bytes of its content
 
 
 def examine_object(object_id: str, content: bytes, announced: Collection[str]) -> Piece:
-    """An object, whose content must have this hash and name the objects that were announced for it."""
+    """Check an object: its content must have this hash and name exactly the children that were announced."""
     if get_object_id(content) != object_id:
-        raise BadObjectError("an object whose content is not the one that was announced")
+        raise InvalidObjectError("an object whose content is not the one that was announced")
     try:
         validate_object_content(content)
         kind, children, _ = get_object_head_values_from_object_content(content)
         uses = _uses(kind, children, get_object_body(content, inflatable_class_registry[kind]))
         fits = len(children) == len(set(children)) and set(uses) == set(children)
     except Exception as error:  # parsers fail in many ways, and each is the sender's fault
-        raise BadObjectError(f"an object that cannot be read: {type(error).__name__}") from None
+        raise InvalidObjectError(f"an object that cannot be read: {type(error).__name__}") from None
     if not fits or set(children) != set(announced):
-        raise BadObjectError(f"an object of type {kind} that is made of others than it says")
+        raise InvalidObjectError(f"an object of type {kind} that is made of others than it says")
     return Piece(kind, uses, len(content))
 
 
@@ -69,9 +70,9 @@ def _uses(kind: str, children: list[str], body: bytes) -> tuple[str, ...]:
 
 
 def inflated_size(root: str, pieces: Mapping[str, Piece]) -> int:
-    """The bytes of a message in which each object stands wherever it is named."""
+    """The bytes of the unpacked message, in which each object is repeated wherever it is named."""
     if pieces[root].kind != "Message":
-        raise BadObjectError(f"a message that is an object of type {pieces[root].kind}")
+        raise InvalidObjectError(f"a message that is an object of type {pieces[root].kind}")
     known: dict[str, int] = {}
 
     def size(name: str) -> int:
@@ -79,7 +80,7 @@ def inflated_size(root: str, pieces: Mapping[str, Piece]) -> int:
             piece = pieces[name]
             for use in piece.uses:
                 if pieces[use].kind not in _MADE_OF[piece.kind]:
-                    raise BadObjectError(f"an object of type {piece.kind} that is made of a {pieces[use].kind}")
+                    raise InvalidObjectError(f"an object of type {piece.kind} that is made of a {pieces[use].kind}")
             known[name] = piece.size + sum(map(size, piece.uses))
         return known[name]
 

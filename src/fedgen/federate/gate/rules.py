@@ -1,7 +1,7 @@
-"""Which requests may pass from a site to SuperLink: its own, signed with a registered key, and not too large.
+"""Which requests may pass to SuperLink: the known paths only, signed with a site's registered key, and not too large.
 
-Nothing is interpreted: a target is one of a few strings or it is refused, so that there is no second way to spell a
-path. A header that comes twice, or a body whose length is not said in plain digits, is refused too.
+Nothing is normalised: a target must equal one of a few strings, so that no other spelling of a path gets through. A
+repeated header, or a body whose length is not given in plain digits, is refused too.
 """
 
 import base64
@@ -20,7 +20,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 PUSH_MESSAGE, PUSH_OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 PULL_MESSAGE, PULL_OBJECT = "/v1/fleet/pull-messages", "/v1/fleet/pull-object"
 CONFIRM, HEARTBEAT = "/v1/fleet/confirm-message-received", "/v1/fleet/send-node-heartbeat"
-# What a SuperNode with a registered key asks for; registering itself is for federations without keys.
+# What a SuperNode with a registered key requests; registering itself is only for federations without keys.
 TARGETS = frozenset(
     {
         PUSH_MESSAGE,
@@ -35,14 +35,14 @@ TARGETS = frozenset(
         "/v1/fleet/get-fab",
     }
 )
-STRIKES = TOO_LARGE, NOT_IN_ORDER = 413, 422  # statuses that the server holds against a site
-_WHO = 412  # what SuperLink answers a key that it does not know; at 401 a SuperNode ends without a word
-_BODY = 1 << 20  # bytes of a request that carries no arrays
-_OBJECT = 6 << 20  # Flower sends arrays in pieces of 5 MiB, each in a request of its own
+STRIKE_STATUSES = TOO_LARGE, NOT_IN_ORDER = 413, 422  # statuses that the server counts as strikes against the site
+_NOT_AUTHENTICATED = 412  # as SuperLink answers an unknown key; after 401 a SuperNode exits without a message
+_BODY = 1 << 20  # most bytes of a request without arrays
+_OBJECT = 6 << 20  # most bytes of one with arrays: Flower sends chunks of 5 MiB, one in each request
 
 
-class TurnedAwayError(Exception):
-    """A request that does not pass: the status to answer, why, and where known the site and what it was answering."""
+class RequestRefusedError(Exception):
+    """A refused request: status, reason and, where known, the site and the id of the message it was replying to."""
 
     def __init__(self, status: int, reason: str, site: str = "", question: str = "") -> None:
         super().__init__(reason)
@@ -50,50 +50,54 @@ class TurnedAwayError(Exception):
 
 
 class Head(NamedTuple):
-    """A request that may pass, before its body was read."""
+    """The checked head of a request that may pass."""
 
     target: str
     site: str
-    headers: dict[str, str]  # those that SuperLink gets
+    headers: dict[str, str]  # those that are forwarded
 
 
 class Rules:
-    """Whose requests pass, and which."""
+    """Checks the heads of requests, given the sites' public keys by name."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._names = {key: name for name, key in keys.items()}
 
     def examine(self, request: h11.Request) -> Head:
-        """Refuse what must not pass, before any of its body is read."""
+        """Check a request before any of its body is read."""
         target = request.target.decode("ascii", "replace")
         if request.method != b"POST" or target not in TARGETS:
-            raise TurnedAwayError(403, f"{request.method.decode('ascii', 'replace')[:10]} {target[:80]}")
+            raise RequestRefusedError(403, f"{request.method.decode('ascii', 'replace')[:10]} {target[:80]}")
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
         if len(headers) < len(list(request.headers)):
-            raise TurnedAwayError(400, "a header comes twice")
+            raise RequestRefusedError(400, "a header is repeated")
         if request.http_version != b"1.1" or "transfer-encoding" in headers:
-            raise TurnedAwayError(400, "not HTTP/1.1 with a body of known length")
+            raise RequestRefusedError(400, "not HTTP/1.1 with a body of known length")
         length = headers.get("content-length", "")
         if not (length.isascii() and length.isdigit() and len(length) <= 12):
-            raise TurnedAwayError(411, "the length of the body is not said")
+            raise RequestRefusedError(411, "the length of the body is not given")
         site = self._site(headers)
         limit = _OBJECT if target == PUSH_OBJECT else _BODY
         if int(length) > limit:
-            raise TurnedAwayError(TOO_LARGE, f"a request of {int(length):,} bytes; {limit:,} are allowed", site)
+            raise RequestRefusedError(TOO_LARGE, f"a request of {int(length):,} bytes; {limit:,} are allowed", site)
         return Head(target, site, {n: v for n, v in headers.items() if n.startswith("flwr-")})
 
     def _site(self, headers: Mapping[str, str]) -> str:
-        """The site whose key signed the request's time, as SuperLink will check once more."""
+        """The site whose key signed the request's timestamp; SuperLink will check it once more."""
         try:
             key = base64.b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
             signature = base64.b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
             signed_at = headers[TIMESTAMP_HEADER]
             if key not in self._names:
-                raise TurnedAwayError(_WHO, "the key is not registered: it is not in the server's folder keys")
+                raise RequestRefusedError(
+                    _NOT_AUTHENTICATED, "the key is not registered: it is not in the server's folder keys"
+                )
             age = (now() - datetime.datetime.fromisoformat(signed_at)).total_seconds()
             in_time = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
             if in_time and verify_signature(bytes_to_public_key(key), signed_at.encode(), signature):
                 return self._names[key]
         except (KeyError, ValueError, TypeError, binascii.Error, UnsupportedAlgorithm):
-            raise TurnedAwayError(_WHO, "the request is not signed by a site") from None
-        raise TurnedAwayError(_WHO, f"the signature is not that of {self._names[key]}, or the site's clock is wrong")
+            raise RequestRefusedError(_NOT_AUTHENTICATED, "the request is not signed by a site") from None
+        raise RequestRefusedError(
+            _NOT_AUTHENTICATED, f"the signature is not that of {self._names[key]}, or the site's clock is wrong"
+        )

@@ -1,4 +1,4 @@
-"""Starts SuperLink and the gate before it, and ends both together."""
+"""Starts SuperLink and the gate, and stops both together."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from fedgen.federate.deploy.keys import public_keys
 from fedgen.federate.gate.gate import Address, Gate
 from fedgen.federate.settings import ServerSettings, read_settings
 
-_START, _STOP = 60.0, 10.0  # seconds that SuperLink has to answer, and to end
+_START, _STOP = 300.0, 10.0  # seconds that SuperLink has to start answering, and to exit
 
 
 def parse_address(text: str) -> Address:
@@ -23,14 +23,14 @@ def parse_address(text: str) -> Address:
 
 
 def open_gate(folder: Path, listen: Address, superlink: Address, command: list[str]) -> int:
-    """Start SuperLink by this command and the gate before it; ends when either does, or by SIGINT or SIGTERM."""
+    """Start SuperLink with this command, then the gate; returns when either ends, or after SIGINT or SIGTERM."""
     settings = read_settings(folder / "server.toml", ServerSettings)
     gate = Gate(folder, public_keys(folder / "keys"), settings.max_message, superlink)
     return asyncio.run(_supervise(gate, listen, superlink, command))
 
 
 async def _supervise(gate: Gate, listen: Address, superlink: Address, command: list[str]) -> int:
-    """SuperLink first: the gate opens when there is something behind it."""
+    """SuperLink is started first: the gate opens only when SuperLink answers."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -40,10 +40,10 @@ async def _supervise(gate: Gate, listen: Address, superlink: Address, command: l
         raise FedgenError(f"{command[0]} cannot be started: {error.strerror}") from error
     ends = [asyncio.create_task(process.wait()), asyncio.create_task(stop.wait())]
     try:
-        serving = asyncio.create_task(_serve_behind(gate, listen, superlink))
+        serving = asyncio.create_task(_serve_when_up(gate, listen, superlink))
         await asyncio.wait([*ends, serving], return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
-            serving.result()  # raises what kept the gate from opening
+            serving.result()  # raises why the gate could not open
         serving.cancel()
         if stop.is_set():
             return 0
@@ -59,7 +59,7 @@ async def _supervise(gate: Gate, listen: Address, superlink: Address, command: l
             await ends[0]
 
 
-async def _serve_behind(gate: Gate, listen: Address, superlink: Address) -> None:
+async def _serve_when_up(gate: Gate, listen: Address, superlink: Address) -> None:
     deadline = time.monotonic() + _START
     while True:
         try:

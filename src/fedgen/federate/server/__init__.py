@@ -1,1 +1,1 @@
-"""The server of a federation: its rounds, and what it asks of the sites."""
+"""The server of a federation: its rounds, its messages to the sites and the checks of their replies."""

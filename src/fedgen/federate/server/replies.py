@@ -1,4 +1,4 @@
-"""What goes to sites and what comes back: replies from Flower, and word from the gate of those that it refused."""
+"""Sending messages to sites, fetching their replies, and learning from the gate which replies it refused."""
 
 import json
 import os
@@ -12,44 +12,44 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
 
-from fedgen.federate.gate.rules import STRIKES
-from fedgen.federate.journal import before
+from fedgen.federate.gate.rules import STRIKE_STATUSES
+from fedgen.federate.journal import rotated
 
-_PATIENCE = 2.0  # seconds to wait for a reply that is being fetched before looking at the others
-# SuperLink cannot be reached, or has ended the run. Whatever else goes wrong with one site's message is that site's.
-NO_SITES_FAULT = (httpx.TransportError, RunNotRunningException)
+_PATIENCE = 2.0  # seconds to wait for one reply that is being fetched before looking at the others
+# SuperLink cannot be reached, or has ended the run. All other errors concern one site's message only.
+SUPERLINK_ERRORS = (httpx.TransportError, RunNotRunningException)
 
 
-class UnsentError(Exception):
-    """A message that could not be sent, to one site; its text is the reason."""
+class SendError(Exception):
+    """A message to one site that could not be sent; its text is the reason."""
 
 
 def send(grid: Grid, message: Message) -> str:
-    """Send one message; gives its id."""
+    """Send one message and return its id."""
     try:
         pushed = list(grid.push_messages([message]))
-    except NO_SITES_FAULT:
+    except SUPERLINK_ERRORS:
         raise
     except Exception as error:
-        raise UnsentError(f"its message could not be sent: {type(error).__name__}: {error}") from None
+        raise SendError(f"its message could not be sent: {type(error).__name__}: {error}") from None
     if not (pushed and pushed[0]):
-        raise UnsentError("Flower did not take the message for it")
+        raise SendError("Flower did not accept the message for it")
     return pushed[0]
 
 
 class Replies:
-    """Fetches replies, each in a thread of its own.
+    """Fetches replies, each in its own thread.
 
-    Flower announces a reply before all of it is there and then waits for the rest, for minutes: a site that never
-    sends it holds up its own thread and nobody else's reply.
+    Flower announces a reply before it is complete and then waits for the rest, for minutes: a site that never sends it
+    blocks one thread and no other reply.
     """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._fetching: dict[str, _Fetch] = {}  # by the question's message id
+        self._fetching: dict[str, _Fetch] = {}  # by the id of the message it replies to
 
     def take(self, questions: Iterable[str]) -> list[tuple[str, Message | Exception]]:
-        """The replies to these questions that are there, or what came of unpacking one; each with its question."""
+        """The replies to these messages that have arrived, each with its message's id; an exception if not readable."""
         found: list[tuple[str, Message | Exception]] = []
         for question in questions:
             fetch = self._fetching.get(question)
@@ -62,7 +62,7 @@ class Replies:
         return found
 
     def forget(self, questions: Iterable[str]) -> None:
-        """Keep nothing of these questions: a reply that is still being fetched goes when its thread ends."""
+        """Forget these messages; a reply that is still being fetched is dropped when its thread ends."""
         for question in questions:
             self._fetching.pop(question, None)
 
@@ -77,54 +77,54 @@ class _Fetch(threading.Thread):
     def run(self) -> None:
         try:
             self._replies = list(self._grid.pull_messages([self._question]))
-        except NO_SITES_FAULT as error:
+        except SUPERLINK_ERRORS as error:
             self._ended = error
         except Exception as error:
             self._replies = [error]
 
     def replies(self) -> list[Message | Exception]:
-        """What there is; raises what is no site's fault."""
+        """The replies; raises what concerns SuperLink and not the site."""
         if self._ended is not None:
             raise self._ended
         return self._replies
 
 
 class Refusal(NamedTuple):
-    """A message that the gate did not let through."""
+    """A reply that the gate refused."""
 
     site: str
     reason: str
-    question: str  # the id of the message that it answered; empty: the gate did not get to know
+    question: str  # the id of the message that it replied to; empty: the gate does not know it
 
 
-class GateNews:
-    """What the gate has written down since the last look: the sites whose message it refused, and why.
+class GateLog:
+    """Follows the gate's journal: which replies it has refused since the last look, and why.
 
-    When another file has taken its journal's place, the rest of the one before is read first.
+    After a rotation the rest of the old file is read first.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file, self._seen = 0, 0  # which file it is (its number in the file system), and how far it was read
+        self._file, self._seen = 0, 0  # the file's inode, and how far it was read
         self._lines()
 
     def refused(self) -> list[Refusal]:
-        """Each message of a site that was too large or not in order."""
-        events = [e for e in map(_parsed, self._lines()) if e.get("status") in STRIKES and e.get("site")]
+        """The replies that were too large or not valid, since the last call."""
+        events = [e for e in map(_parsed, self._lines()) if e.get("status") in STRIKE_STATUSES and e.get("site")]
         return [Refusal(e["site"], e.get("reason", ""), e.get("question", "")) for e in events]
 
     def _lines(self) -> list[bytes]:
-        """The whole lines that were not read yet."""
+        """The complete lines that were not read yet."""
         found: list[bytes] = []
-        for path in (before(self._path), self._path):
+        for path in (rotated(self._path), self._path):
             try:
                 with path.open("rb") as file:
                     about = os.fstat(file.fileno())
                     if about.st_ino != self._file:
                         if path != self._path:
-                            continue  # an older one, which was read to its end
+                            continue  # an older file, which was read to its end
                         self._file, self._seen = about.st_ino, 0
-                    file.seek(self._seen if about.st_size >= self._seen else 0)  # it may have been emptied
+                    file.seek(self._seen if about.st_size >= self._seen else 0)  # the file may have been truncated
                     start, some = file.tell(), file.read()
             except FileNotFoundError:
                 continue
@@ -135,7 +135,7 @@ class GateNews:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """An event; none where the line is not one, as when the disk was full and half of it was written."""
+    """An event; empty where the line is not one, as when the disk was full and only a part was written."""
     try:
         event = json.loads(line)
     except ValueError:

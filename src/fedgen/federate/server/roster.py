@@ -1,8 +1,8 @@
-"""Which sites are there: Flower's nodes, known by the numbers of the sites they belong to.
+"""Which sites are connected: maps Flower's nodes to the sites' numbers.
 
-Node ids are random and change; a site's number is what the simulator calls its user, and what all draws
-depend on. With authentication, Flower vouches for a node's key and the name under which it was registered, and the
-key must be the one that the server's folder has for that name. Without it, a node is asked and believed.
+Node ids are random and change. A site's number is fixed: it is the simulator's user number, on which all random draws
+depend. With authentication, Flower has checked a node's key and knows the name under which it was registered; the key
+must also be the one in the server's folder for that name. Without it, a node is asked for its name and believed.
 """
 
 import contextlib
@@ -14,53 +14,53 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.federate.journal import Journal
-from fedgen.federate.server.replies import Replies, UnsentError, send
+from fedgen.federate.server.replies import Replies, SendError, send
 from fedgen.federate.settings import ServerSettings
-from fedgen.federate.wire import RefusedError, field, records
+from fedgen.federate.wire import InvalidMessageError, field, records
 
 
 class Roster:
-    """Keeps track of the nodes of the federation's sites."""
+    """Keeps track of which node belongs to which site."""
 
     def __init__(self, grid: Grid, settings: ServerSettings, journal: Journal, keys: Mapping[str, bytes]) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
         self._replies = Replies(grid)
-        self._keys = keys  # the sites' public keys, by name; a name without one is taken from Flower
+        self._keys = keys  # the sites' public keys, by name; if there are none, Flower's are trusted
         self._site_of: dict[int, int] = {}  # by node
-        self._asked: dict[str, int] = {}  # question's message id -> node
+        self._asked: dict[str, int] = {}  # by message id: the node that was asked for its name
         self._strangers: set[int] = set()
-        self._seen: dict[int, str] = {}  # by site: when its node was last activated, as last heard
-        self._there: set[int] = set()
-        self._twice: set[int] = set()  # sites with two nodes under their name
+        self._seen: dict[int, str] = {}  # by site: when its node was last activated
+        self._present: set[int] = set()
+        self._duplicated: set[int] = set()  # sites with two nodes under their name
 
     def present(self) -> dict[int, int]:
         """The sites that are connected now, and their nodes."""
         nodes = {node.node_id: node for node in self._grid.get_nodes()}
         self._identify(nodes)
         found: dict[int, int] = {}
-        twice: set[int] = set()
+        duplicated: set[int] = set()
         for node_id in sorted(nodes, key=lambda n: nodes[n].last_activated_at):
             if node_id in self._site_of:
                 site = self._site_of[node_id]
                 if site in found and self._settings.authenticated:
-                    twice.add(site)  # two keys under one name: nobody can tell which is the site's
-                found[site] = node_id  # without keys, a site that starts anew is a new node: the latest one counts
+                    duplicated.add(site)  # two keys under one name: it is not known which one is the site's
+                found[site] = node_id  # without keys, a site that restarts is a new node: the latest one counts
                 self._seen[site] = nodes[node_id].last_activated_at
-        for site in twice:
+        for site in duplicated:
             del found[site]
-            if site not in self._twice:
+            if site not in self._duplicated:
                 reason = "two keys are registered under its name; unregister the wrong one"
                 self._journal.write("failed", site=self.name(site), reason=reason)
-        self._twice = twice
-        for site in sorted(set(found) - self._there):
+        self._duplicated = duplicated
+        for site in sorted(set(found) - self._present):
             self._journal.write("joined", site=self.name(site))
-        for site in sorted(self._there - set(found)):
+        for site in sorted(self._present - set(found)):
             self._journal.write("left", site=self.name(site))
-        self._there = set(found)
+        self._present = set(found)
         return found
 
     def arrival(self, site: int) -> str:
-        """When the site's present connection began; another value means that it left and came back."""
+        """When the site connected; another value than before means that it reconnected."""
         return self._seen.get(site, "")
 
     def name(self, site: int) -> str:
@@ -72,9 +72,9 @@ class Roster:
         if self._settings.authenticated:
             for node_id in new:
                 name = nodes[node_id].name
-                # With keys in the server's folder, a site without one there is a stranger: so one is shut out.
+                # Where the server's folder has keys, a site without one is refused: so an operator shuts out a site.
                 if not self._keys or self._keys.get(name) == nodes[node_id].public_key:
-                    self._know(node_id, name)
+                    self._assign(node_id, name)
                 else:
                     self._strangers.add(node_id)
                     self._journal.write("stranger", node=str(node_id), reason=f"its key is not that of {name}")
@@ -82,22 +82,22 @@ class Roster:
         for node_id in new:
             if node_id not in self._asked.values():
                 question = Message(RecordDict(), node_id, "query", ttl=self._settings.round_timeout)
-                with contextlib.suppress(UnsentError):  # it is asked again the next time
+                with contextlib.suppress(SendError):  # it is asked again next time
                     self._asked[send(self._grid, question)] = node_id
         for asked, reply in self._replies.take(list(self._asked)):
             node_id = self._asked.pop(asked)
             try:
                 if isinstance(reply, Exception):
-                    raise RefusedError(f"its answer cannot be unpacked: {type(reply).__name__}")
+                    raise InvalidMessageError(f"its answer cannot be unpacked: {type(reply).__name__}")
                 if reply.has_error():
-                    raise RefusedError(f"it failed: {reply.error.reason[:300]}")
-                self._know(node_id, field(records(reply, {"site": ConfigRecord})["site"], "name", str))
-            except RefusedError as error:
+                    raise InvalidMessageError(f"it failed: {reply.error.reason[:300]}")
+                self._assign(node_id, field(records(reply, {"site": ConfigRecord})["site"], "name", str))
+            except InvalidMessageError as error:
                 self._journal.write("stranger", node=str(node_id), reason=str(error))
                 if isinstance(reply, Exception) or not reply.has_error():
                     self._strangers.add(node_id)
 
-    def _know(self, node_id: int, name: str) -> None:
+    def _assign(self, node_id: int, name: str) -> None:
         if name in self._settings.sites:
             self._site_of[node_id] = self._settings.sites.index(name)
         else:
@@ -106,7 +106,7 @@ class Roster:
 
 
 def wait_until(deadline: float, pause: float) -> bool:
-    """Sleep a little; whether there is time left."""
+    """Sleep for `pause` seconds or until the deadline; False when the deadline had passed already."""
     left = deadline - time.monotonic()
     if left <= 0:
         return False

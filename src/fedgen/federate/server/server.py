@@ -1,7 +1,7 @@
-"""The server: the rounds of a run over the sites that are there, each kept as soon as it is finished.
+"""The server: runs the rounds with the sites that are connected, and saves each as soon as it is finished.
 
-The cohort of a round is the simulator's: the first `active` of the round's permutation of all sites. A site
-that is not there, was excluded or does not answer is replaced by the next one of the same permutation.
+The cohort of a round is the simulator's: the first `active` sites of the round's permutation of all sites. A site that
+is not connected, is excluded or does not reply is replaced by the next one of the same permutation.
 """
 
 import os
@@ -32,37 +32,38 @@ from fedgen.federate.journal import GATE_JOURNAL, Journal
 from fedgen.federate.plan import Plan
 from fedgen.federate.server.checks import besides_arrays, checked_score, checked_update, largest_update
 from fedgen.federate.server.exchange import Exchange
-from fedgen.federate.server.replies import GateNews
-from fedgen.federate.settings import ServerSettings, Shared, read_settings
+from fedgen.federate.server.replies import GateLog
+from fedgen.federate.settings import AppSettings, ServerSettings, read_settings
 from fedgen.federate.site.data import checked_samples, checked_shape
 from fedgen.runs.checkpoint import save_tree
 from fedgen.runs.cohort import draw_cohort
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.options import check_headline
 from fedgen.runs.privacy import guarantee
+from fedgen.runs.resume import same_config
 from fedgen.runs.scores import Record, named_headline
 from fedgen.runs.summary import result_row, summary_of
 
 
 @dataclass
-class Standing:
-    """What the server knows besides the algorithm's state; all of it goes into the checkpoint."""
+class RunState:
+    """The progress of a run besides the algorithm's state; all of it is saved in the checkpoint."""
 
-    run: str  # a random name, so that sites keep the state of different runs apart
+    run: str  # a random id, by which sites keep the states of different runs apart
     round: int = 0
-    strikes: dict[str, int] = field(default_factory=dict)  # by the name of the site
+    strikes: dict[str, int] = field(default_factory=dict)  # refused replies, by the site's name
     messages: dict[str, int] = field(default_factory=dict)  # how often each site was asked to train
     seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
-    unscored: dict[str, float | None] | None = None  # what a finished round reported that is not evaluated yet
+    unscored: dict[str, float | None] | None = None  # the metrics of a finished round that is not evaluated yet
 
 
 class Server:
-    """One run of a federation, from the app folder, the server's folder and Flower's grid."""
+    """One run of a federation, given the app folder, the server's folder and Flower's grid."""
 
     def __init__(self, app: Path, folder: Path, run: str, grid: Grid, journal: Journal) -> None:
-        self.shared, self.folder = Shared(app), folder
+        self.shared, self.folder = AppSettings(app), folder
         self.config = self.shared.config
         self.settings = read_settings(folder / "server.toml", ServerSettings)
         self._check_settings()
@@ -70,13 +71,13 @@ class Server:
         samples = 0 if self._proxy is None else len(self._proxy)
         task = self.shared.task_with(self.settings.model, self.settings.model_options, folder, proxy_samples=samples)
         self.plan = Plan(self.config, task)
-        if (due := largest_update(self.plan.forms.upload)) > self.settings.max_message:
+        if (size := largest_update(self.plan.forms.upload)) > self.settings.max_message:
             raise FedgenError(
-                f"sites send messages of up to {due:,} bytes: raise max_message in server.toml, then restart"
+                f"sites send messages of up to {size:,} bytes: raise max_message in server.toml, then restart"
             )
-        if self.settings.authenticated and (due := besides_arrays(self.plan.forms.upload)) > RECORDS:
+        if self.settings.authenticated and (size := besides_arrays(self.plan.forms.upload)) > RECORDS:
             raise FedgenError(
-                f"sites send messages of {len(named(self.plan.forms.upload)):,} arrays, which have {due:,} bytes"
+                f"sites send messages of {len(named(self.plan.forms.upload)):,} arrays, which have {size:,} bytes"
                 f" besides their numbers, and the gate takes {RECORDS:,}: use a model of fewer, or share less of it"
             )
         self._algorithm = self.plan.configure(self.plan.hyper)[0]
@@ -91,64 +92,64 @@ class Server:
         fresh = not (self.path / "config.toml").exists()
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
         self.journal = journal
-        keys, gate = public_keys(folder / "keys"), GateNews(folder / GATE_JOURNAL)
+        keys, gate = public_keys(folder / "keys"), GateLog(folder / GATE_JOURNAL)
         self.exchange = Exchange(grid, self.settings, self.journal, keys, gate)
         self.records: list[Record] = []
 
     def run(self) -> dict[str, Any]:
-        """All rounds that are left; gives the summary. What ends it early is an error, and what was done is kept."""
+        """Run all remaining rounds and return the summary. Ending early is an error; finished rounds are kept."""
         state, sound = self._begin(), True
-        self.exchange.await_all(self.config.users)
-        if self.standing.unscored is not None:
+        self.exchange.wait_for_all(self.config.users)
+        if self.run_state.unscored is not None:
             sound = self._score(state)
-        while sound and self.standing.round < self.config.rounds:
+        while sound and self.run_state.round < self.config.rounds:
             state = self._round(state)
             sound = self._score(state)
         summary = self._summary()
         if sound:
             self.run_folder.save_model(self.plan.name, self.config.seed, state)
         self.run_folder.write_summary(summary)
-        self.journal.write("finished", round=self.standing.round)
+        self.journal.write("finished", round=self.run_state.round)
         return summary
 
     def _begin(self) -> Tree:
-        """The state to go on from: the checkpoint's, or the initial one."""
+        """The state to start from: the checkpoint's, or the initial one."""
         about = self.run_folder.about()
         if about is None:
-            self.standing = Standing(secrets.token_hex(8), strikes=self.exchange.strikes)
+            self.run_state = RunState(secrets.token_hex(8), strikes=self.exchange.strikes)
             self.run_folder.rewind(0)
             state = self.plan.server_init()
             self.journal.write("started", algorithm=self.plan.name, rounds=self.config.rounds, pid=os.getpid())
             self._save(state)
             return state
-        if about.get("config") != to_toml(self.config):
+        if not same_config(about.get("config"), self.config):
             raise FedgenError(f"{self.path} holds a run with other settings; give the new one another name")
-        self.standing = Standing(**about["standing"])
+        self.run_state = RunState(**(about.get("run_state") or about["standing"]))  # the name in older checkpoints
         if self.run_folder.summary_file.exists():
             raise FedgenError(f"the run in {self.path} is finished; give a new one another name")
-        self.exchange.strikes = self.standing.strikes
+        self.exchange.strikes = self.run_state.strikes
         self.records = self.run_folder.rewind(about["metrics_bytes"])
-        self.journal.write("resumed", round=self.standing.round, pid=os.getpid())
+        self.journal.write("resumed", round=self.run_state.round, pid=os.getpid())
         return self.run_folder.restore(self.plan.forms.server)
 
     def _round(self, state: Tree) -> Tree:
-        """One finished round, on disk before anything else is done; fails when too few sites give good updates."""
-        number, start = self.standing.round, time.monotonic()
+        """Run one round and save it before anything else is done; raises when too few sites send valid updates."""
+        number, start = self.run_state.round, time.monotonic()
         broadcast = self._algorithm.broadcast(state, jnp.int32(number))
         try:
             updates = self._updates(number, broadcast, state)
         except FedgenError:
-            self._save(state)  # the strikes, so that a run that is continued knows whom not to ask
+            self._save(state)  # with the strikes, so that a resumed run still excludes the same sites
             raise
         losses = [loss for _, loss in updates.values() if loss is not None]
         uploads = stack([upload for upload, _ in updates.values()])
         after, metrics = jax.device_get(
             self._update(self.plan.hyper, state, uploads, np.int32(number), np.array(list(updates)))
         )
-        self.standing.round = number + 1
+        self.run_state.round = number + 1
         loss = float(np.mean(losses)) if losses else None
-        self.standing.unscored = {"train_loss": loss, **{key: float(value) for key, value in metrics.items()}}
-        self.standing.seconds += time.monotonic() - start
+        self.run_state.unscored = {"train_loss": loss, **{key: float(value) for key, value in metrics.items()}}
+        self.run_state.seconds += time.monotonic() - start
         self._save(after)
         if self.settings.keep_rounds:
             save_tree(self.path / "rounds" / f"{number + 1}.safetensors", after, self._about())
@@ -157,25 +158,25 @@ class Server:
         return after
 
     def _score(self, state: Tree) -> bool:
-        """Evaluate the last round where that is due; whether all its numbers are finite."""
-        sound = bool(all_finite(self._algorithm.broadcast(state, jnp.int32(self.standing.round))))
-        self._record(state, self.standing.unscored or {}, sound)
-        self.standing.unscored = None
+        """Evaluate the last round if `eval_every` says so; False when the model is no longer finite."""
+        sound = bool(all_finite(self._algorithm.broadcast(state, jnp.int32(self.run_state.round))))
+        self._record(state, self.run_state.unscored or {}, sound)
+        self.run_state.unscored = None
         self._save(state)
         return sound
 
     def _updates(self, number: int, broadcast: Tree, state: Tree) -> dict[int, tuple[Tree, float | None]]:
-        """Good updates of at least `min_sites` sites, in the order of their draw.
+        """Valid updates of at least `min_sites` sites, in the order of the round's permutation.
 
-        While they are too few, others are asked, the next ones of the permutation; those that failed only where
-        there is nobody else.
+        While there are too few, the next sites of the permutation are asked, and those that failed only when no other
+        site is left.
         """
         order = draw_cohort(self.plan.key, jnp.int32(number), self.config.users, self.config.users).tolist()
         arrays = wire.encode(broadcast)
         down = sum(len(array.data) for array in arrays.values())
 
         def take(reply: Message, question: ConfigRecord) -> tuple[Tree, float | None]:
-            self.standing.bytes_up += wire.size(reply.content)
+            self.run_state.bytes_up += wire.size(reply.content)
             form = self.plan.forms.upload
             return checked_update(reply, question, form, broadcast, self._algorithm, self.settings, self.config)
 
@@ -183,24 +184,24 @@ class Server:
         asked = dict.fromkeys(order, 0)  # how often, in this round
         while (missing := self.settings.min_sites - len(updates)) > 0:
             left = sorted((site for site in order if site not in updates), key=lambda site: asked[site])
-            able = self.exchange.cohort(number, left, self.config.active, len(updates))
-            cohort = {site: node for site, node in able.items() if asked[site] < self.settings.attempts}
+            available = self.exchange.cohort(number, left, self.config.active, len(updates))
+            cohort = {site: node for site, node in available.items() if asked[site] < self.settings.attempts}
             if len(cohort) < missing:
                 raise FedgenError(
-                    f"round {number} has {len(updates)} good updates of the {self.settings.min_sites} that are needed,"
+                    f"round {number} has {len(updates)} valid updates of the {self.settings.min_sites} that are needed,"
                     f" and the other sites failed {self.settings.attempts} times; the {number} finished rounds are"
-                    " kept, and the run can be continued"
+                    " kept, and the run can be resumed"
                 )
             if any(asked.values()):
                 self.journal.write("retry", round=number, good=len(updates), needed=self.settings.min_sites)
             self.journal.write("round", round=number, cohort=[self.settings.sites[site] for site in cohort])
-            self.standing.bytes_down += down * len(cohort)
+            self.run_state.bytes_down += down * len(cohort)
             for site in cohort:
                 name = self.settings.sites[site]
-                self.standing.messages[name] = self.standing.messages.get(name, 0) + 1
+                self.run_state.messages[name] = self.run_state.messages.get(name, 0) + 1
                 asked[site] += 1
-            self._save(state)  # a message that a site may have answered counts, whatever becomes of the server
-            updates |= self.exchange.ask("train", self.standing.run, number, arrays, cohort, take)
+            self._save(state)  # a site may reply even if the server dies now, so the message must be counted
+            updates |= self.exchange.ask("train", self.run_state.run, number, arrays, cohort, take)
         return {site: updates[site] for site in order if site in updates}
 
     def _server_update(
@@ -218,8 +219,8 @@ class Server:
             return algorithm.server_update(state, uploads, context)
 
     def _record(self, state: Tree, reported: Mapping[str, float | None], sound: bool) -> None:
-        """Evaluate where it is due, and write the record."""
-        number = self.standing.round
+        """Evaluate if `eval_every` says so, and write the record."""
+        number = self.run_state.round
         record: Record = {"algorithm": self.plan.name, "seed": self.config.seed, "round": number}
         if not sound:
             record["diverged_at"] = number
@@ -234,17 +235,17 @@ class Server:
         self.journal.write("score", **record)
 
     def _scores(self, state: Tree) -> Record:
-        """The global model on the server's test samples, and what the sites predict with on theirs."""
+        """Scores of the global model on the server's test samples, and of the sites' models on their own."""
         accuracy = seen = users = matching = None
         if self._tester is not None and self._test is not None:
             correct = self._tester(*self._test, state)
             accuracy = 100 * float(correct.sum()) / len(self._test[1])
-        said = self._ask_scores(state) if self._asks_sites() else []
-        if said:
-            users = float(np.mean([100 * (score["correct"] / score["total"]) for score in said]))
-            matching = float(np.mean([score["matching"] for score in said]))
-            total = sum(score["total_seen"] for score in said)
-            seen = 100 * sum(score["correct_seen"] for score in said) / total if total else None
+        replies = self._ask_scores(state) if self._asks_sites() else []
+        if replies:
+            users = float(np.mean([100 * (score["correct"] / score["total"]) for score in replies]))
+            matching = float(np.mean([score["matching"] for score in replies]))
+            total = sum(score["total_seen"] for score in replies)
+            seen = 100 * sum(score["correct_seen"] for score in replies) / total if total else None
         return {
             "accuracy": accuracy,
             "accuracy_seen_labels": seen,
@@ -253,37 +254,37 @@ class Server:
         }
 
     def _asks_sites(self) -> bool:
-        """Whether sites test: their own models, or the global one where the server has no samples for that."""
+        """Whether sites evaluate: their own models, or the global one when the server has no test samples."""
         algorithm = self._algorithm
         return algorithm.predict_local is not None and (algorithm.personal or self._test is None)
 
     def _ask_scores(self, state: Tree) -> list[dict[str, float]]:
-        """What the sites that are there say of their own models."""
-        number = self.standing.round
+        """The scores that the connected sites report."""
+        number = self.run_state.round
         arrays = wire.encode(self._algorithm.broadcast(state, jnp.int32(number)))
-        able = self.exchange.able(number, list(range(self.config.users)))
+        available = self.exchange.available(number, list(range(self.config.users)))
 
         def take(reply: Message, question: ConfigRecord) -> dict[str, float]:
             return checked_score(reply, question, self.settings.max_samples)
 
-        said = self.exchange.ask("evaluate", self.standing.run, number, arrays, able, take)
-        return [score for score in said.values() if score]
+        replies = self.exchange.ask("evaluate", self.run_state.run, number, arrays, available, take)
+        return [score for score in replies.values() if score]
 
     def _about(self) -> dict[str, Any]:
-        return {"standing": asdict(self.standing), "config": to_toml(self.config)}
+        return {"run_state": asdict(self.run_state), "config": to_toml(self.config)}
 
     def _save(self, state: Tree) -> None:
         self.run_folder.save(state, self._about())
 
     def _summary(self) -> dict[str, Any]:
-        rounds = max(self.standing.round, 1)
+        rounds = max(self.run_state.round, 1)
         timing = {
             "seconds_compile": 0.0,
-            "seconds_train": self.standing.seconds,
-            "bytes_up": round(self.standing.bytes_up / rounds),
-            "bytes_down": round(self.standing.bytes_down / rounds),
+            "seconds_train": self.run_state.seconds,
+            "bytes_up": round(self.run_state.bytes_up / rounds),
+            "bytes_down": round(self.run_state.bytes_down / rounds),
         }
-        messages = max(self.standing.messages.values(), default=0)
+        messages = max(self.run_state.messages.values(), default=0)
         row = result_row(self.plan.name, self.config.seed, self.records, self.config, timing, messages)
         return summary_of(self.config, [row])
 

@@ -1,1 +1,1 @@
-"""A site of a federation: its data, its training and its process."""
+"""A site of a federation: its data, its training and its SuperNode process."""

@@ -22,8 +22,8 @@ class SiteData(NamedTuple):
 
 
 def load_site_data(settings: SiteSettings, task: TaskSettings, folder: Path) -> SiteData:
-    """What `site.toml` points at, checked against the form that all sites have in common."""
-    path = folder / settings.data  # an absolute path stays as it is
+    """Load the data that `site.toml` names, and check it against the shape and type that all sites have in common."""
+    path = folder / settings.data  # an absolute path is taken as it is
     shape = settings.sample or task.sample
     if path.suffix == ".npz":
         arrays = read_npz(path, ("x_train", "y_train"), ("x_test", "y_test"))
@@ -44,7 +44,7 @@ def load_site_data(settings: SiteSettings, task: TaskSettings, folder: Path) -> 
 def checked_samples(
     x: NDArray[Any], y: NDArray[Any], shape: tuple[int, ...], task: TaskSettings, what: str
 ) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    """Samples and labels, in the form that is due."""
+    """Samples and labels, after checking them against the task."""
     x = checked_shape(x, shape, task, what)
     labels = np.asarray(y)
     if labels.shape != (len(x),) or not np.issubdtype(labels.dtype, np.integer):
@@ -57,7 +57,7 @@ def checked_samples(
 
 
 def checked_shape(x: NDArray[Any], shape: tuple[int, ...], task: TaskSettings, what: str) -> NDArray[Any]:
-    """Samples of the shape and type that is due; other floats become float32, and an absent channel is added."""
+    """Samples of the required shape and type; other floats become float32, and a missing channel axis is added."""
     x = np.asarray(x)
     if x.shape[1:] == shape[:-1] and shape[-1] == 1:
         x = x[..., None]

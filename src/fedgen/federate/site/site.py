@@ -1,4 +1,4 @@
-"""A site: it trains on its own samples with the simulator's client loop and keeps its own state on disk."""
+"""A site: trains on its own samples with the same client loop as the simulator, and keeps its state on disk."""
 
 import os
 import re
@@ -15,34 +15,34 @@ from fedgen.core.contract import Array, Tree
 from fedgen.core.recipe import Shard
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.plan import Plan
-from fedgen.federate.settings import Shared, SiteSettings, read_settings
+from fedgen.federate.settings import AppSettings, SiteSettings, read_settings
 from fedgen.federate.site.data import load_site_data
-from fedgen.federate.wire import RefusedError
+from fedgen.federate.wire import InvalidMessageError
 from fedgen.runs.checkpoint import load_tree, read_about, save_tree
 
-# A compiled program is for a number of rows. Rounded up, it serves sites that differ a little, and one whose data
-# grows; what fills up is never drawn.
+# A compiled program is for a fixed number of rows. Rounded up to a multiple of this, one program serves sites of
+# similar sizes, and a site whose data grows; the padding is never drawn.
 _ROWS = 1024
 _RUN = re.compile(r"[0-9a-f]{16}")
 
 
 class SiteScore(NamedTuple):
-    """What a site says of the model it would use, tested on its own test samples."""
+    """A site's evaluation, on its own test samples, of the model that it would predict with."""
 
     correct: int
     total: int
-    correct_seen: int  # of the labels that the site trains on
+    correct_seen: int  # among samples with labels that the site trains on
     total_seen: int
     matching: float  # accuracy in percent, weighted by the site's own label distribution
 
 
 class Site:
-    """One site's folder, and what it does when the server asks."""
+    """One site with its folder: trains and evaluates when the server asks."""
 
     def __init__(self, folder: Path, app: Path) -> None:
         self.folder = folder
         self.settings = read_settings(folder / "site.toml", SiteSettings)
-        shared = Shared(app)
+        shared = AppSettings(app)
         self.data = load_site_data(self.settings, shared.task, folder)
         task = shared.task_with(
             self.settings.model, self.settings.model_options, folder, sample=self.settings.sample, proxy_samples=1
@@ -60,19 +60,19 @@ class Site:
         self._shard = Shard(*map(jnp.asarray, arrays))
 
     def last_round(self, run: str, round: int) -> int | None:
-        """The round after which the state was kept that the site has before this one; None: the initial state."""
+        """The latest round before this one in which the site trained; None: it starts from the initial state."""
         name = self._file(run, round)
         return read_about(self._folder(run) / name)["round"] if name else None
 
     def train(self, run: str, round: int, broadcast: Tree) -> Trained:
-        """One round on the site's samples; the state it leaves is kept, and the one before it too.
+        """Train one round on the site's samples; keeps the new state and the one before it.
 
-        The server may ask for a round again, after a restart or because too few sites answered. The site
-        then starts from what it had before that round, as if the first time had not been. A round before that one is
-        refused: its message comes too late, and would take the place of what the site has learned since.
+        The server may repeat a round, after a restart or because too few sites replied. The site then starts again from
+        its state before that round. Any earlier round is refused: its message comes too late, and would overwrite what
+        the site has learned since.
         """
         if (newest := self._newest(run)) > round:
-            raise RefusedError(f"round {round} is over: this site has trained in round {newest} already")
+            raise InvalidMessageError(f"round {round} is over: this site has trained in round {newest} already")
         before, client = self._file(run, round), self._state(run, round)
         trained: Trained = jax.device_get(
             self._train(
@@ -95,7 +95,7 @@ class Site:
         return trained
 
     def evaluate(self, run: str, round: int, broadcast: Tree) -> SiteScore | None:
-        """Test what the site would predict with before this round; None where that is at the server, or no samples."""
+        """Evaluate the model that the site has before this round; None without test samples or without such a model."""
         data = self.data
         if self._test is None or not len(data.y_test):
             return None
@@ -132,17 +132,17 @@ class Site:
             )  # fmt: skip
 
     def _folder(self, run: str) -> Path:
-        if not _RUN.fullmatch(run):  # it becomes part of a path
-            raise RefusedError(f"the run is called {run[:40]!r}, not by 16 hexadecimal digits")
+        if not _RUN.fullmatch(run):  # it becomes a part of a path
+            raise InvalidMessageError(f"the run is called {run[:40]!r}, not by 16 hexadecimal digits")
         return self.folder / "state" / run
 
     def _newest(self, run: str) -> int:
-        """The last round in which the site trained; -1: none."""
+        """The last round in which the site trained, or -1."""
         path = self._folder(run) / "client.safetensors"
         return int(read_about(path)["round"]) if path.exists() else -1
 
     def _file(self, run: str, round: int) -> str:
-        """The file with the newest state of an earlier round, or nothing."""
+        """The name of the file with the newest state from before this round, or an empty string."""
         for name in ("client.safetensors", "before.safetensors"):
             path = self._folder(run) / name
             if path.exists() and read_about(path)["round"] < round:
@@ -155,5 +155,5 @@ class Site:
 
 
 def secret_key() -> Array:
-    """A random key that nobody else can know, for noise that nobody else can take away."""
+    """A random key that only this site knows, so that nobody else can reproduce and subtract its noise."""
     return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(os.urandom(8), np.uint32)), impl="threefry2x32")

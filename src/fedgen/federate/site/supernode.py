@@ -1,7 +1,7 @@
-"""Flower's SuperNode as a process that ends when its work does; start.sh runs it.
+"""Flower's SuperNode as a process that exits when its main thread ends; start.sh runs it.
 
-Flower's own command runs an HTTP interface in another thread, which goes on when the main thread has ended by an error:
-the process would stay, connected to nothing, and whoever waits for its end in order to start it anew waits for ever.
+Flower's own command also runs an HTTP server in another thread, which keeps the process alive after the main thread has
+failed: it would stay, disconnected, and start.sh would never restart it.
 """
 
 import os
@@ -13,11 +13,11 @@ from typing import NoReturn
 from flwr.supernode.cli import flower_supernode
 
 
-def run_to_the_end(command: Callable[[], None]) -> NoReturn:
-    """Call this and end the process with its exit code, whatever other threads do.
+def run_and_exit(command: Callable[[], None]) -> NoReturn:
+    """Run a command and exit the process with its exit code, whatever other threads do.
 
-    It is 1 after an exception, and where the command returns: a SuperNode that is told to end exits, and one that
-    returns has lost its connection by an error that it has logged.
+    The code is 1 after an exception, and also when the command returns: a SuperNode that is asked to stop calls `exit`,
+    and one that returns has lost its connection after an error that it has logged.
     """
     code = 1
     try:
@@ -35,5 +35,5 @@ def run_to_the_end(command: Callable[[], None]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.argv[0] = "flower-supernode"  # by which Flower knows what it is
-    run_to_the_end(flower_supernode)
+    sys.argv[0] = "flower-supernode"  # Flower looks at its name
+    run_and_exit(flower_supernode)

@@ -1,0 +1,24 @@
+"""Whether a checkpoint belongs to the run that is to be resumed."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedgen.config import RunConfig, layer_of, resolve
+from fedgen.errors import FedgenError
+
+
+def same_config(text: Any, config: RunConfig) -> bool:
+    """Whether a checkpoint's configuration, as TOML, is this one.
+
+    Not the texts are compared but what they resolve to: an earlier version may have written another order, and lacks
+    the settings that were added since, which then have their defaults.
+    """
+    if not isinstance(text, str):
+        return False
+    # A dataset or model that the caller brought cannot be looked up by its name; such a one has no options.
+    own = {section for section in ("dataset", "model") if not config.of(section)}
+    try:
+        return resolve(layer_of(tomllib.loads(text), Path("checkpoint")), own=own) == config
+    except (FedgenError, tomllib.TOMLDecodeError):
+        return False

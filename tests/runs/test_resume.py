@@ -1,0 +1,62 @@
+"""A checkpoint belongs to a run by what its configuration means, not by how an earlier version wrote it."""
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from fedgen import toml
+from fedgen.config import RunConfig, resolve, to_toml
+from fedgen.runs.resume import same_config
+
+CONFIG = resolve({"algorithms": ["fedgen", "fedavg"], "preset": "tuned", "rounds": 7, "data_dir": 'a "b"\nc'})
+
+
+def rewritten(config: RunConfig, **changes: Any) -> str:
+    """The configuration's text with other settings; None leaves one out."""
+    values = {**tomllib.loads(to_toml(config)), **changes}
+    return toml.dumps({key: value for key, value in values.items() if value is not None})
+
+
+def test_the_same_text() -> None:
+    assert same_config(to_toml(CONFIG), CONFIG)
+
+
+@pytest.mark.parametrize("setting", [name for name in RunConfig.model_fields if name != "options"])
+def test_a_text_from_before_a_setting_was_added(setting: str) -> None:
+    """It has the setting's default; where the run has another value, it is another run."""
+    usual = resolve({"algorithms": ["fedgen", "fedavg"]})
+    assert same_config(rewritten(usual, **{setting: None}), usual)
+
+
+def test_a_text_from_before_an_option_was_added_or_in_another_order() -> None:
+    options = tomllib.loads(to_toml(CONFIG))["options"]
+    backwards = {section: dict(reversed(values.items())) for section, values in reversed(options.items())}
+    del backwards["fedgen"]["generator_steps"]  # at its default
+    values = tomllib.loads(to_toml(CONFIG))
+    text = toml.dumps({**dict(reversed(values.items())), "options": backwards})
+    assert text != to_toml(CONFIG)
+    assert same_config(text, CONFIG)
+
+
+def test_other_settings_are_another_run() -> None:
+    assert not same_config(rewritten(CONFIG, rounds=8), CONFIG)
+    assert not same_config(rewritten(CONFIG, rounds=None), CONFIG), "7 is not the default"
+    assert not same_config(rewritten(CONFIG, algorithms=["fedgen"]), CONFIG)
+    options = tomllib.loads(to_toml(CONFIG))["options"]
+    other = {**options, "fedgen": {**options["fedgen"], "generator_steps": 3}}
+    assert not same_config(rewritten(CONFIG, options=other), CONFIG)
+
+
+@pytest.mark.parametrize(
+    "text", [None, 7, "rounds = ", 'of_a_later_version = 1\nalgorithms = ["fedgen"]', "options = 1"]
+)
+def test_what_is_no_configuration_of_this_version(text: Any) -> None:
+    assert not same_config(text, CONFIG)
+
+
+def test_data_and_model_that_the_caller_brought() -> None:
+    """Their names are known to nobody else."""
+    own = resolve({"dataset": "points", "model": "own", "algorithms": ["fedavg"]}, own={"dataset", "model"})
+    assert same_config(to_toml(own), own)
+    assert not same_config(rewritten(own, dataset="lines"), own)
