@@ -310,7 +310,7 @@ def prototype(*, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
     runs = [run_seed(programs, seed, quick) for seed in seeds]
     steps = [*SHOWN_STEPS, LATER_STEPS][: len(runs[0].generator)]
     ways = OTHER_WAYS[: len(runs[0].ways)]
-    result = {
+    return {
         "quick": quick,
         "seeds": list(seeds),
         "settings": _settings(runs[0].points),
@@ -323,34 +323,6 @@ def prototype(*, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
         "per_seed": [{"seed": s, **_rounded(run.accuracy)} for s, run in zip(seeds, runs, strict=True)],
         "pictures": _pictures(programs, seeds[0], runs[0]),
     }
-    return {**result, "table": _table(result)}
-
-
-def _table(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The paper's table with more rows, as text: accuracy in percent ± standard deviation (published)."""
-    accuracy, published = result["accuracy"], result["published"]
-
-    def cells(numbers: Mapping[str, Any], theirs: Any) -> list[str]:
-        texts = [f"{mean:.1f}" for mean in np.atleast_1d(numbers["mean"])]
-        for values, form in ((numbers["std"], " ± {:.1f}"), (theirs, " ({:.1f})")):
-            if values is not None:
-                texts = [text + form.format(v) for text, v in zip(texts, np.atleast_1d(values), strict=True)]
-        return texts
-
-    each = {
-        "before": "before",
-        "control": "control: no generator",
-        "control_from_average": "control, from the average",
-        "after": "after",
-    }
-    one = {"average": "averaged model", "ensemble": "users' ensemble", "oracle": "oracle"}
-    rows = [[label, *cells(accuracy[name], published.get(name)), ""] for name, label in each.items()]
-    for way in result["ways"]:
-        label = f"after, rate {way['generator_lr']:g}, diversity × {way['eta']:g}"
-        rows.append([label, *cells(way["after"], None), ""])
-    rows += [[label, *[""] * USERS, *cells(accuracy[name], published.get(name))] for name, label in one.items()]
-    titles = ["accuracy, % (published)", *(f"user {user + 1}" for user in range(USERS)), "one for all"]
-    return {"titles": titles, "rows": rows}
 
 
 def _gains(accuracy: Mapping[str, Any]) -> dict[str, float]:
