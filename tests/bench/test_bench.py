@@ -157,8 +157,8 @@ def test_tables_and_picture(tmp_path: Path) -> None:
     }
     assert [(row["value"], row["met"]) for row in targets(found, "gpu")] == [(4.0, False), (8.0, True)]
     report = {**suite.run_bench([], True, lambda line: None), **found, "targets": rows}
-    assert [table.row_count for table in tables(report)] == [5, 2, 4]
-    assert "| pfl | 300.0 | 5.00 |" in markdown(report)
+    assert [len(table.rows) for table in tables(report)] == [5, 2, 4]
+    assert "| pfl | 300.0 | 300.0 … 300.0 | 5.00 |" in markdown(report)
     assert "| evaluation / FedAvg round | 0.67 | ≤ 0.5 × | no |" in markdown(report)
     assert [path.name for path in picture(report, tmp_path / "bench.png")] == ["bench.png", "bench.svg"]
 

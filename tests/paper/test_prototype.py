@@ -25,7 +25,7 @@ from fedgen.paper.prototype import (
 )
 from fedgen.paper.prototype_figure import prototype_figure
 from fedgen.paper.tables import tables
-from fedgen.report.table import Number, Published
+from fedgen.report.table import Number
 from helpers import same_bits
 
 KEY = jax.random.key(0)
@@ -158,8 +158,8 @@ def test_the_table_has_our_numbers_beside_the_published(result):
     rows = {row[0].text: row[1:] for row in table.rows}
     assert all(len(row) == len(table.columns) - 1 for row in rows.values())
     mean, std = (result["accuracy"]["after"][what] for what in ("mean", "std"))
-    assert rows["after"][2] == Number(mean[2], std[2], ".1f", published=Published(98.2))
-    assert rows["oracle"][3].published == Published(98.4)
+    assert rows["after"][2] == Number(mean[2], std[2], ".1f", published=Number(98.2, form=".1f"))
+    assert rows["oracle"][3].published == Number(98.4, form=".1f")
     assert all(cell.published is None for cell in rows["control: no generator"][:3]), "the paper has no control"
 
 

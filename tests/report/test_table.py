@@ -9,15 +9,15 @@ from fedgen.report.comparison import comparison
 from fedgen.report.markdown import markdown
 from fedgen.report.page_cells import shown
 from fedgen.report.styles import style_of
-from fedgen.report.table import Column, Difference, Number, Published, Table, Text, without_empty
+from fedgen.report.table import Column, Difference, Number, Table, Text, without_empty
 from fedgen.report.terminal import terminal
 from run_folders import run_folder, summary_of
 
-NOT_REACHED = Published(None, text="not reached")
+NOT_REACHED = Number(None, missing="not reached")
 TABLE = Table(
     [Column("", "setting", number=False), Column("ours"), Column("vs fedavg")],
     [
-        [Text("even"), Number(93.456, 0.5, published=Published(91.3, 0.74)), Difference(-1.25, [-2.5, 0.0])],
+        [Text("even"), Number(93.456, 0.5, published=Number(91.3, 0.74)), Difference(-1.25, [-2.5, 0.0])],
         [Text("uneven [1]"), Number(None, missing="diverged", published=NOT_REACHED), Difference(None)],
         [Text("small"), Number(1234, form=",.0f"), Difference(0.5)],
     ],

@@ -9,7 +9,7 @@ from typing import Any
 from fedgen.config import RunConfig, changes
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
-from fedgen.files import write_whole
+from fedgen.files import read_json, write_whole
 from fedgen.version import __version__
 
 FORMAT = 1
@@ -61,10 +61,10 @@ class Store:
                 f" {', '.join(map(str, config.run_seeds))}; delete it to compute it again"
             )
         now = config.model_dump(mode="json")
-        for setting, then in _flat(cell["config"]).items():
-            if setting not in NOT_IN_IDENTITY and _flat(now).get(setting) != then:
+        for setting, then in flat(cell["config"]).items():
+            if setting not in NOT_IN_IDENTITY and flat(now).get(setting) != then:
                 raise FedgenError(
-                    f"{path} was computed with {setting} = {then}, which is {_flat(now).get(setting)} in this version;"
+                    f"{path} was computed with {setting} = {then}, which is {flat(now).get(setting)} in this version;"
                     " use another --out, or delete the file to compute it again"
                 )
         return cell
@@ -84,28 +84,16 @@ class Store:
             "data": described(dataset),
             "config": {**summary["config"], **dict.fromkeys(_PATHS, "")},
             "rounds": rounds,
-            "results": [{key: rounded(value) for key, value in row.items()} for row in results],
+            "results": rounded(results),
         }
         write_whole(self.cells / f"{name}.json", (json.dumps(cell, allow_nan=False) + "\n").encode())
         return cell
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    flat = {key: value for key, value in config.items() if key != "options"}
-    return flat | {
-        f"{name}.{key}": value for name, options in config["options"].items() for key, value in options.items()
-    }
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FedgenError(f"{path} cannot be read: {error}; delete it to make it again") from error
-    if not isinstance(content, dict):
-        raise FedgenError(f"{path} holds no object; delete it to make it again")
-    return content
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a configuration by name, options with their section's name before."""
+    options = {f"{name}.{key}": value for name, of in config["options"].items() for key, value in of.items()}
+    return {key: value for key, value in config.items() if key != "options"} | options
 
 
 def described(dataset: Dataset) -> dict[str, Any]:
@@ -113,10 +101,10 @@ def described(dataset: Dataset) -> dict[str, Any]:
     return {"train": len(dataset.y_train), "test": len(dataset.y_test), "classes": dataset.classes}
 
 
-def rounded(value: Any) -> Any:
-    """Floats with four decimals, also within lists: enough for every table, and small files."""
-    if isinstance(value, float):
-        return round(value, 4)
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Floats with so many decimals, also within lists and objects: enough for every table, and small files."""
+    if isinstance(value, dict):
+        return {key: rounded(one, digits) for key, one in value.items()}
     if isinstance(value, list):
-        return [rounded(one) for one in value]
-    return value
+        return [rounded(one, digits) for one in value]
+    return round(value, digits) if isinstance(value, float) else value

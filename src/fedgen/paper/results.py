@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.errors import FedgenError
-from fedgen.files import write_whole
-from fedgen.grid.store import read_json
+from fedgen.files import read_json, write_whole
 from fedgen.paper.spec import experiments
 from fedgen.version import __version__
 

@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from fedgen.paper.published import PUBLISHED
 from fedgen.paper.results import AUTHORS, Results, caveats, differs
 from fedgen.report.styles import styles_of
-from fedgen.report.table import ABSENT, Cell, Column, Difference, Number, Published, Table, Text
+from fedgen.report.table import ABSENT, Cell, Column, Difference, Number, Table, Text
 from fedgen.report.terminal import terminal
 
 Entry = Mapping[str, Any]  # of one row and column
@@ -101,7 +101,7 @@ def _number(
 ) -> Number:
     """Our mean and deviation, the published ones, and the difference to these if no other is given."""
     mean = (ours or {}).get("mean")
-    published = Published(theirs["mean"], theirs["std"], theirs.get("text", "")) if theirs else None
+    published = Number(theirs["mean"], theirs["std"], missing=theirs.get("text", ABSENT)) if theirs else None
     if mean is None or ours is None:
         return Number(None, missing=_why_not(entry), published=published)
     if published and published.value is not None:
@@ -194,6 +194,6 @@ def _accuracies(numbers: Mapping[str, Any], theirs: Any = None) -> list[Number]:
         [None] * len(means) if values is None else np.atleast_1d(values).tolist() for values in (numbers["std"], theirs)
     )
     return [
-        Number(mean, std, ".1f", published=None if value is None else Published(value))
+        Number(mean, std, ".1f", published=None if value is None else Number(value, form=".1f"))
         for mean, std, value in zip(means, stds, printed, strict=True)
     ]

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.errors import FedgenError
-from fedgen.grid.store import CURVES, Store, read_json
+from fedgen.files import read_json
+from fedgen.grid.store import CURVES, Store, flat
 from fedgen.paper.prototype_panels import prototype_panels
-from fedgen.paper.results import FULL_TEST, Results, accuracy_axis, all_results, caveats, results_name
+from fedgen.paper.results import FULL_TEST, Results, accuracy_axis, all_results, caveats, differs, results_name
 from fedgen.paper.tables import tables
 from fedgen.report.charts import bubbles, lines, series
 from fedgen.report.curves import TITLES, spread
@@ -45,10 +46,8 @@ def _section(results: Results, store: Store) -> Section:
         charts = [bubbles(name, "Who holds what", "A bubble's area is the number of samples.", panels)]
     elif "prototype" in results:
         charts = [prototype_panels(results["prototype"], name)]
-    quick = " · quick look" if results["quick"] else ""
-    changed = "".join(f" · {value} {key}" for key, value in sorted(results["overrides"].items()))
-    label = results.get("metric_label", "")
-    lead = f"{results['about'].strip()}{' ' + label[0].upper() + label[1:] + '.' if label else ''}"
+    shown = tables(results)
+    label = f" {shown[0].about}." if shown and shown[0].about else ""
     notices = _notices(results)
     entries = [e for row in results.get("cells", {}).values() for e in row.values()]
     lacking = sum(e["status"] == "done" and e["id"] not in cells for e in entries)
@@ -58,10 +57,10 @@ def _section(results: Results, store: Store) -> Section:
         )
     return Section(
         name.replace(".", "-"),
-        f"{results['title']} · {results['preset']}{quick}{changed}",
-        lead,
+        f"{results['title']} · {results['preset']}{differs(results)}",
+        results["about"].strip() + label,
         notices=notices,
-        tables=tables(results),
+        tables=shown,
         charts=charts,
         notes=results.get("prototype", {}).get("notes", ()),
         sources=[_source(results, cells, store.folder / f"{name}.json")],
@@ -202,15 +201,10 @@ def _source(results: Results, cells: Mapping[str, Any], path: Path) -> Source:
 
 def _settings(cells: Sequence[Mapping[str, Any]]) -> str:
     """The settings of all cells: those they share, then those in which they differ."""
-    flat = []
-    for cell in cells:
-        config = {key: value for key, value in cell["config"].items() if key != "options"}
-        for section, options in cell["config"].get("options", {}).items():
-            config |= {f"{section}.{key}": value for key, value in options.items()}
-        flat.append(config)
-    keys = dict.fromkeys(key for config in flat for key in config)
+    configs = [flat(cell["config"]) for cell in cells]
+    keys = dict.fromkeys(key for config in configs for key in config)
     values = {
-        key: list(dict.fromkeys(json.dumps(c[key], ensure_ascii=False) for c in flat if key in c)) for key in keys
+        key: list(dict.fromkeys(json.dumps(c[key], ensure_ascii=False) for c in configs if key in c)) for key in keys
     }
     alike = [f"{key} = {found[0]}" for key, found in values.items() if len(found) == 1]
     differ = [f"{key} = {' | '.join(found)}" for key, found in values.items() if len(found) > 1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedgen.report.styles import Style
-from fedgen.report.table import ABSENT, Cell, Difference, Number, Published, Text
+from fedgen.report.table import ABSENT, Cell, Difference, Text
 
 Tone = Literal["", "better", "worse", "perhaps-better", "perhaps-worse", "even", "missing"]
 
@@ -29,20 +29,13 @@ def shown(cell: Cell) -> Shown:
         return Shown(cell.text, cell.order or cell.text or None, swatch=cell.style)
     if isinstance(cell, Difference):
         return _difference(cell)
-    below = [_published(cell.published, cell.form)] if cell.published else []
+    theirs = shown(cell.published) if cell.published else None
+    below = [Shown(f"published {theirs.text}", beside=theirs.beside)] if theirs else []
     if cell.value is None:
         return Shown(cell.missing, tone="missing", below=below)
     below += [_difference(cell.difference)] if cell.difference else []
-    return Shown(_signed(cell.value, cell.form), cell.value, _deviation(cell), below=below)
-
-
-def _published(theirs: Published, form: str) -> Shown:
-    number = ABSENT if theirs.value is None else _signed(theirs.value, form)
-    return Shown(f"published {theirs.text or number}", beside=_deviation(Number(theirs.value, theirs.std, form)))
-
-
-def _deviation(number: Number) -> str:
-    return "" if number.std is None else f"± {number.std:{number.form}}"
+    std = "" if cell.std is None else f"± {cell.std:{cell.form}}"
+    return Shown(_signed(cell.value, cell.form), cell.value, std, below=below)
 
 
 def _difference(cell: Difference) -> Shown:

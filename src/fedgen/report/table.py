@@ -28,23 +28,14 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Published:
-    """What others printed."""
-
-    value: float | None
-    std: float | None = None
-    text: str = ""  # instead of a number
-
-
-@dataclass(frozen=True)
 class Number:
-    """A cell with our number."""
+    """A cell with a number."""
 
     value: float | None
     std: float | None = None
     form: str = ".2f"
     missing: str = ABSENT  # what stands there without a value
-    published: Published | None = None
+    published: "Number | None" = None  # what others printed for it
     difference: Difference | None = None  # to the published, or to what the table's title says
 
 
@@ -91,17 +82,11 @@ def plain(cell: Cell) -> str:
         if cell.value is None:
             return ABSENT
         return f"{cell.value:+.2f}" + (" ({:+.2f} … {:+.2f})".format(*cell.interval) if cell.interval else "")
-    return cell.missing if cell.value is None else with_std(cell.value, cell.std, cell.form)
+    if cell.value is None:
+        return cell.missing
+    return f"{cell.value:{cell.form}}" + ("" if cell.std is None else f" ±{cell.std:{cell.form}}")
 
 
 def published(cell: Cell) -> str:
     """The published part of a cell, if it has one."""
-    if not isinstance(cell, Number) or cell.published is None:
-        return ""
-    theirs = cell.published
-    return theirs.text or (ABSENT if theirs.value is None else with_std(theirs.value, theirs.std, cell.form))
-
-
-def with_std(value: float, std: float | None, form: str) -> str:
-    """A number with its standard deviation."""
-    return f"{value:{form}}" + ("" if std is None else f" ±{std:{form}}")
+    return plain(cell.published) if isinstance(cell, Number) and cell.published else ""
