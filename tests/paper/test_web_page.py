@@ -137,7 +137,7 @@ def test_curves_come_from_the_cells_or_else_from_the_table(tmp_path: Path) -> No
 def test_heterogeneity_is_drawn_with_the_published_points(tmp_path: Path) -> None:
     table = reproduce(tmp_path, "heterogeneity", rows=("mnist-0.05", "mnist-0.1", "mnist-1", "mnist-10"))
     section = _section(tmp_path)
-    assert "\nalpha = 0.05 | 0.1 | 1.0 | 10.0\n" in section.sources[0].text, "in the rows' order, the same each time"
+    assert section.sources[0].text.endswith("\nalpha = 0.05 | 0.1 | 1.0 | 10.0"), "in the rows' order"
     chart = section.charts[0]
     assert chart.data["log"]
     first = table["figures"][0]["series"][0]
