@@ -28,8 +28,7 @@ def identity(config: RunConfig) -> str:
     """
     kept = {key: value for key, value in changes(config).items() if key not in NOT_IN_IDENTITY}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
-    # A plug-in's name has a colon, which not every file system takes.
-    return f"{config.dataset.rsplit('/', 1)[-1]}-{config.algorithms[0]}-{digest}".replace(":", "-")
+    return f"{config.dataset.rsplit('/', 1)[-1]}-{config.algorithms[0]}-{digest}"
 
 
 class Store:
