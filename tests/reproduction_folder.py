@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from fedgen.config import RunConfig
-from fedgen.experiments.reproduce import Request
-from fedgen.experiments.results import FORMAT, Store, Table, assemble
-from fedgen.experiments.spec import experiment, identity
+from fedgen.grid.store import Store, identity
+from fedgen.paper.assemble import assemble
+from fedgen.paper.reproduce import Request
+from fedgen.paper.results import FORMAT, Results, write_results
+from fedgen.paper.spec import experiment
 from fedgen.runs.scores import Record, result
 from fedgen.version import __version__
 
@@ -42,8 +44,8 @@ def made_up(config: RunConfig) -> dict[str, Any]:
 
 def reproduce(
     folder: Path, name: str, *, missing: int = 0, failed: int = 0, cells: bool = True, **options: Any
-) -> Table:
-    """An experiment's table from made-up cells; the last ones may be missing or failed."""
+) -> Results:
+    """An experiment's results from made-up cells; the last ones may be missing or failed."""
     request = Request.of(experiment(name), **options)
     configs = request.configs()
     store = Store(folder)
@@ -54,15 +56,15 @@ def reproduce(
             present[cell] = store.keep(config, made_up(config), DATA)
     failures = dict.fromkeys(list(unique)[len(unique) - failed :], "out of memory") if failed else {}
     times = {c.name: [1 + i / 10, 1.02 + i / 10] for i, c in enumerate(request.experiment.columns)}
-    table = assemble(
+    results = assemble(
         request.experiment, configs, present, failures, preset=request.preset, quick=request.quick,
         times=times if request.experiment.metric == "time" else None,
     )  # fmt: skip
-    store.write_table(table)
+    write_results(folder, results)
     if not cells:
         for path in store.cells.iterdir():
             path.unlink()
-    return table
+    return results
 
 
 def prototype_result() -> dict[str, Any]:
@@ -77,12 +79,10 @@ def prototype_result() -> dict[str, Any]:
         "seed": 0, "accuracy": shown, "extent": [-2.0, 2.0, -2.0, 2.0], "wide_extent": [-8.0, 8.0, -8.0, 8.0],
         "users": [user], "regions": regions, "wide_regions": {"oracle": [["11", "11"]]}, "samples": stages,
     }  # fmt: skip
-    titles = ["accuracy, % (published)", "user 1"]
-    rows = [["before", "80.0 ±1.0 (97.1)"], ["after", "85.0"]]
     return {
         "quick": False, "seeds": [0], "settings": {"labels_of_users": [[0, 1]]}, "published": {"before": [97.1]},
         "notes": ["The `control` is ours."], "accuracy": accuracy, "pictures": pictures,
-        "table": {"titles": titles, "rows": rows},
+        "ways": [{"generator_lr": 1e-4, "eta": 1.0, "after": {"mean": [82.84], "std": None}}],
     }  # fmt: skip
 
 
@@ -97,4 +97,4 @@ def prototype_table(folder: Path) -> None:
         "versions": [__version__],
         "notes": ["A caveat.", *result["notes"]],
     }
-    Store(folder).write_table({**head, **rest, "prototype": result})
+    write_results(folder, {**head, **rest, "prototype": result})

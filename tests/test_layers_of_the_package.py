@@ -18,13 +18,13 @@ ORDER = [
     {"presets", "config"},
     {"runs"},
     {"simulator", "federate"},
-    {"demo", "experiments"},
-    {"report"},
-    {"bench"},
+    {"demo", "grid", "report"},
+    {"paper", "bench"},
     {"library"},
     {"cli"},
 ]
-APART = [{"models", "data"}, {"simulator", "federate"}]  # of one level, and yet they do not know each other
+# Of one level, and yet they do not know each other.
+APART = [{"models", "data"}, {"simulator", "federate"}, {"demo", "grid"}, {"grid", "report"}, {"paper", "bench"}]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 
 

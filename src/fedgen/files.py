@@ -1,9 +1,11 @@
-"""Where files go: the user's cache folder, and files that are written whole or not at all."""
+"""Where files go: the user's cache folder, and files that are read with care and written whole or not at all."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fedgen.errors import FedgenError
 
@@ -11,6 +13,25 @@ from fedgen.errors import FedgenError
 def cache_folder() -> Path:
     """The folder for what can be made again: downloads, decoded images, compiled programs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedgen"
+
+
+def read_text(path: Path, advice: str = "delete it to make it again") -> str:
+    """The text of a file that somebody may have damaged."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedgenError(f"{path} cannot be read: {error}; {advice}") from error
+
+
+def read_json(path: Path, advice: str = "delete it to make it again") -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    try:
+        content = json.loads(read_text(path, advice))
+    except ValueError as error:
+        raise FedgenError(f"{path} cannot be read: {error}; {advice}") from error
+    if not isinstance(content, dict):
+        raise FedgenError(f"{path} holds no JSON object; {advice}")
+    return content
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedgen import cli_bench
 from fedgen.bench import child, suite
 from fedgen.bench.child import Peer
 from fedgen.bench.machine import cnn_round_flops
@@ -19,6 +18,7 @@ from fedgen.bench.peers.workload import write_workload
 from fedgen.bench.show import markdown, picture, tables
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, exponent, take_turns
+from fedgen.cli import bench as cli_bench
 from fedgen.cli.main import app
 from fedgen.errors import FedgenError
 
@@ -157,8 +157,8 @@ def test_tables_and_picture(tmp_path: Path) -> None:
     }
     assert [(row["value"], row["met"]) for row in targets(found, "gpu")] == [(4.0, False), (8.0, True)]
     report = {**suite.run_bench([], True, lambda line: None), **found, "targets": rows}
-    assert [table.row_count for table in tables(report)] == [5, 2, 4]
-    assert "| pfl | 300.0 | 5.00 |" in markdown(report)
+    assert [len(table.rows) for table in tables(report)] == [5, 2, 4]
+    assert "| pfl | 300.0 | 300.0 … 300.0 | 5.00 |" in markdown(report)
     assert "| evaluation / FedAvg round | 0.67 | ≤ 0.5 × | no |" in markdown(report)
     assert [path.name for path in picture(report, tmp_path / "bench.png")] == ["bench.png", "bench.svg"]
 

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from command import call as _fedgen
-from fedgen import cli_reproduce
+from fedgen.cli import reproduce as cli_reproduce
 from fedgen.errors import FedgenError
-from fedgen.experiments.results import Store
-from fedgen.experiments.spec import Experiment, experiment, read_experiment
-from fedgen.report.reproduction import page
+from fedgen.grid.store import Store
+from fedgen.paper.markdown_page import page
+from fedgen.paper.results import all_results, results_like
+from fedgen.paper.spec import Experiment, experiment, read_experiment
 from helpers import SMALL, small_data
 from reproduction_folder import reproduce
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -108,8 +109,8 @@ def test_the_page_has_every_number_of_its_tables(tmp_path: Path) -> None:
     """Ours, the published and the authors' metric, of two presets apart."""
     for preset in ("paper", "reference"):
         reproduce(tmp_path, "overview", rows=("mnist-0.1",), preset=preset)
-    tables = Store(tmp_path).tables()
-    text = page(Store(tmp_path), tmp_path)
+    tables = all_results(tmp_path)
+    text = page(tmp_path, tmp_path)
     assert text.count("\n## ") == 2
     for table in tables:
         section = text.split(f"preset {table['preset']})\n\n")[1].split("\n## ")[0]
@@ -121,12 +122,12 @@ def test_the_page_has_every_number_of_its_tables(tmp_path: Path) -> None:
 def test_the_shipped_page_is_made_of_the_shipped_results() -> None:
     folder = ROOT / "results"
     written = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    assert written == page(Store(folder), ROOT / "docs"), "make it again: fedgen reproduce page --page docs/results.md"
+    assert written == page(folder, ROOT / "docs"), "make it again: fedgen reproduce page --page docs/results.md"
 
 
 def test_the_shipped_tables_are_made_of_the_shipped_cells() -> None:
     store = Store(ROOT / "results")
-    for table in store.tables():
+    for table in all_results(ROOT / "results"):
         for row in table.get("cells", {}).values():
             for entry in row.values():
                 path = store.cells / f"{entry['id']}.json"
@@ -139,13 +140,12 @@ def test_the_shipped_tables_are_made_of_the_shipped_cells() -> None:
 
 def test_a_folder_without_results_is_said(tmp_path: Path) -> None:
     with pytest.raises(FedgenError, match="holds no results; make some with"):
-        page(Store(tmp_path), tmp_path)
+        page(tmp_path, tmp_path)
 
 
 def test_the_readmes_table_is_made_of_the_shipped_results() -> None:
-    table = Store(ROOT / "results").table(
-        {"experiment": "controls", "preset": "paper", "quick": False, "overrides": {}}
-    )
+    head = {"experiment": "controls", "preset": "paper", "quick": False, "overrides": {}}
+    table = results_like(ROOT / "results", head)
     assert table is not None
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     columns = {

@@ -8,15 +8,16 @@ import pytest
 from fedgen.errors import FedgenError
 from fedgen.report.chart_files import save_charts
 from fedgen.report.curves import spread
-from fedgen.report.page import collect, render, write_report
-from fedgen.report.parts import Table, difference
+from fedgen.report.page import collect, render, write_page
+from fedgen.report.page_cells import shown
+from fedgen.report.table import Difference, Table
 from fedgen.version import __version__
 from run_folders import records_of, run_folder, summary_of
 
 
 def _rows(table: Table) -> dict[str, dict[str, str]]:
     titles = [column.title for column in table.columns]
-    return {row[0].text: dict(zip(titles, (cell.text for cell in row), strict=True)) for row in table.rows}
+    return {row[0].text: dict(zip(titles, (shown(cell).text for cell in row), strict=True)) for row in table.rows}
 
 
 def test_one_run_is_one_table_with_the_numbers_of_its_summary(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_folders_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         with pytest.raises(FedgenError, match=message):
             collect(folders)
     with pytest.raises(FedgenError, match=r"\.html"):
-        write_report([good], tmp_path / "summary.json")
+        write_page(collect([good]), tmp_path / "summary.json")
     spoilt = (
         ("config.toml", "preset = "),
         ("config.toml", 'colour = "blue"'),
@@ -176,12 +177,12 @@ def test_points_are_the_mean_and_the_range_where_all_seeds_have_values() -> None
 
 
 def test_differences_are_marked_with_more_than_colour() -> None:
-    assert difference(1.0, [0.5, 1.5]).text == "▲ +1.00"
-    assert difference(1.0, [-0.5, 2.5]).text == "△ +1.00"
-    assert difference(-1.0, [-1.5, -0.5]).text == "▼ −1.00"
-    assert difference(-1.0).text == "▽ −1.00"
-    assert difference(0.001).text == "= +0.00"
-    assert difference(None).text == "–"
+    assert shown(Difference(1.0, [0.5, 1.5])).text == "▲ +1.00"
+    assert shown(Difference(1.0, [-0.5, 2.5])).text == "△ +1.00"
+    assert shown(Difference(-1.0, [-1.5, -0.5])).text == "▼ −1.00"
+    assert shown(Difference(-1.0)).text == "▽ −1.00"
+    assert shown(Difference(0.001)).text == "= +0.00"
+    assert shown(Difference(None)).text == "–"
 
 
 def test_figures_are_written_for_a_paper(tmp_path: Path) -> None:

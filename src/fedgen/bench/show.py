@@ -1,12 +1,12 @@
-"""The benchmark's tables and picture."""
+"""The benchmark's tables, for the terminal and for documents, and its picture."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from fedgen.report.figures import new_figure, save_figure
+from fedgen.report.markdown import markdown as lines
+from fedgen.report.table import Cell, Column, Number, Table, Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,72 +38,75 @@ def machine_line(report: Report) -> str:
 
 
 def tables(report: Report) -> list[Table]:
-    """What was measured, for the terminal."""
-    shown = []
-    if "rounds" in report:
-        table = _table("MNIST, 10 clients × 20 steps of 32: one round of training", "", "ms", "range", "/ FedAvg")
-        ours = report["rounds"]["fedavg"]["seconds"]
-        for name, timing in report["rounds"].items():
-            spread = f"{1e3 * timing['low']:.1f} … {1e3 * timing['high']:.1f}"
-            table.add_row(NAMES[name], f"{1e3 * timing['seconds']:.1f}", spread, f"{timing['seconds'] / ours:.2f}")
-        roofline = report["roofline"]
-        peak = f"{roofline['peak_gflops']:.0f} GFLOP/s"
-        table.add_row(NAMES["roofline"], f"{1e3 * roofline['seconds']:.1f}", peak, f"{roofline['seconds'] / ours:.2f}")
-        shown.append(table)
-    if "seeds" in report:
-        seeds = report["seeds"]
-        table = _table(f"{seeds['at_once']} runs at once", "", "ms", "range")
-        for name, timing in seeds["rounds"].items():
-            spread = f"{1e3 * timing['low']:.2f} … {1e3 * timing['high']:.2f}"
-            table.add_row(f"{name} round", f"{1e3 * timing['seconds']:.2f}", spread)
-        if whole := seeds.get("whole_run"):
-            note = f"and {whole['seconds_compile']:.1f} s compiling"
-            table.add_row(f"fedgen, 3 seeds, {whole['rounds']} rounds", f"{1e3 * whole['seconds']:.0f}", note)
-        shown.append(table)
-    if "resnet" in report:
-        found = report["resnet"]
-        title = f"A residual network of {found['parameters'] / 1e6:.1f} million parameters, 32×32×3, batches of 32"
-        table = _table(title, "", "s", "ms per client and step")
-        round_, step = found["round"]["seconds"], 1e3 * found["seconds_per_client_step"]
-        table.add_row(f"{found['clients']} clients × {found['steps']} steps", f"{round_:.2f}", f"{step:.1f}")
-        shown.append(table)
-    if "scaling" in report:
-        table = _table("Growth of a round, of FedAvg where nothing else is said", "", "size: ms", "exponent")
-        for curve in report["scaling"].values():
-            points = zip(curve["size"], curve["timing"], strict=True)
-            cells = "  ".join(f"{size:.0f}: {1e3 * timing['seconds']:.1f}" for size, timing in points)
-            table.add_row(curve["title"], cells, f"{curve['exponent']:.2f}")
-        shown.append(table)
-    if report["targets"]:
-        table = _table("Targets", "", "measured", "target", "met")
-        for row in report["targets"]:
-            table.add_row(row["what"], f"{row['value']:.2f}", row["target"], "yes" if row["met"] else "no")
-        shown.append(table)
-    return shown
+    """What was measured."""
+    parts = {"rounds": _rounds, "seeds": _seeds, "resnet": _resnet, "scaling": _scaling, "targets": _targets}
+    return [build(report) for part, build in parts.items() if report.get(part)]
 
 
 def markdown(report: Report) -> str:
-    """The rounds and the targets as tables for a document, with the machine below."""
-    lines = []
-    if "rounds" in report:
-        ours, roofline = report["rounds"]["fedavg"]["seconds"], report["roofline"]["seconds"]
-        seconds = {**{name: timing["seconds"] for name, timing in report["rounds"].items()}, "roofline": roofline}
-        lines += ["| MNIST, 10 clients × 20 steps of 32 | ms | times our FedAvg round |", "|---|---|---|"]
-        lines += [f"| {NAMES[name]} | {1e3 * value:.1f} | {value / ours:.2f} |" for name, value in seconds.items()]
-        lines.append("")
-    if report["targets"]:
-        lines += ["| target | measured | wanted | met |", "|---|---|---|---|"]
-        for row in report["targets"]:
-            lines.append(f"| {row['what']} | {row['value']:.2f} | {row['target']} | {'yes' if row['met'] else 'no'} |")
-        lines.append("")
-    return "\n".join([*lines, machine_line(report), ""])
+    """The rounds and the targets for a document, with the machine below."""
+    shown = [build(report) for part, build in (("rounds", _rounds), ("targets", _targets)) if report.get(part)]
+    return "\n".join([*(line for table in shown for line in (*lines(table), "")), machine_line(report), ""])
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right")
-    return table
+def _rounds(report: Report) -> Table:
+    ours, roofline = report["rounds"]["fedavg"]["seconds"], report["roofline"]
+    rows: list[list[Cell]] = [
+        [Text(NAMES[name]), _ms(timing["seconds"]), _range(timing, ".1f"), Number(timing["seconds"] / ours)]
+        for name, timing in report["rounds"].items()
+    ]
+    peak = Text(f"{roofline['peak_gflops']:.0f} GFLOP/s")
+    rows.append([Text(NAMES["roofline"]), _ms(roofline["seconds"]), peak, Number(roofline["seconds"] / ours)])
+    return _table("MNIST, 10 clients × 20 steps of 32", ("ms", "range", "times our FedAvg round"), rows)
+
+
+def _seeds(report: Report) -> Table:
+    seeds = report["seeds"]
+    rows: list[list[Cell]] = [
+        [Text(f"{name} round"), _ms(timing["seconds"], ".2f"), _range(timing, ".2f")]
+        for name, timing in seeds["rounds"].items()
+    ]
+    if whole := seeds.get("whole_run"):
+        note = Text(f"and {whole['seconds_compile']:.1f} s compiling")
+        rows.append([Text(f"fedgen, 3 seeds, {whole['rounds']} rounds"), _ms(whole["seconds"], ".0f"), note])
+    return _table(f"{seeds['at_once']} runs at once", ("ms", "range"), rows)
+
+
+def _resnet(report: Report) -> Table:
+    found = report["resnet"]
+    name = Text(f"{found['clients']} clients × {found['steps']} steps")
+    step = Number(1e3 * found["seconds_per_client_step"], form=".1f")
+    title = f"A residual network of {found['parameters'] / 1e6:.1f} million parameters, 32×32×3, batches of 32"
+    return _table(title, ("s", "ms per client and step"), [[name, Number(found["round"]["seconds"]), step]])
+
+
+def _scaling(report: Report) -> Table:
+    rows: list[list[Cell]] = []
+    for curve in report["scaling"].values():
+        points = zip(curve["size"], curve["timing"], strict=True)
+        sizes = "  ".join(f"{size:.0f}: {1e3 * timing['seconds']:.1f}" for size, timing in points)
+        rows.append([Text(curve["title"]), Text(sizes), Number(curve["exponent"])])
+    return _table("Growth of a round, of FedAvg where nothing else is said", ("size: ms", "exponent"), rows)
+
+
+def _targets(report: Report) -> Table:
+    rows: list[list[Cell]] = [
+        [Text(row["what"]), Number(row["value"]), Text(row["target"]), Text("yes" if row["met"] else "no")]
+        for row in report["targets"]
+    ]
+    return _table("target", ("measured", "wanted", "met"), rows)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    return Table([Column(title, number=False), *map(Column, columns)], rows)
+
+
+def _ms(seconds: float, form: str = ".1f") -> Number:
+    return Number(1e3 * seconds, form=form)
+
+
+def _range(timing: Mapping[str, float], form: str) -> Text:
+    return Text(f"{1e3 * timing['low']:{form}} … {1e3 * timing['high']:{form}}")
 
 
 def picture(report: Report, path: Path) -> list[Path]:

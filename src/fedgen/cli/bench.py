@@ -11,6 +11,7 @@ from fedgen.bench.show import machine_line, markdown, picture, tables
 from fedgen.bench.suite import PARTS, run_bench
 from fedgen.errors import FedgenError, unknown
 from fedgen.files import check_writable, write_whole
+from fedgen.report.terminal import terminal
 from fedgen.simulator.devices import use_machine_well
 
 console = Console(highlight=False, markup=False)
@@ -48,7 +49,7 @@ def bench(
     report = run_bench(chosen, quick, lambda line: errors.print(f"… {line}"))
     console.print(machine_line(report))
     for table in tables(report):
-        console.print(table)
+        console.print(*terminal(table, console.width))
     if "start" in report:
         start, compiling = report["start"], report["start"]["compiling"]
         console.print(f"Start to the first round: {start['cold']:.1f} s; with the cache {start['cached']:.1f} s")

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from fedgen.config import checked, parse_setting, resolve
 from fedgen.errors import FedgenError
+from fedgen.paper.report import write_report
 from fedgen.report.figures import learning_curves
-from fedgen.report.page import write_report
 from fedgen.runs.division import load_dataset
 from fedgen.simulator.devices import use_machine_well
 from fedgen.simulator.setup import prepare

@@ -27,10 +27,10 @@ from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
+from fedgen.paper.report import write_report
 from fedgen.presets import DESCRIPTIONS
+from fedgen.report.comparison import comparison
 from fedgen.report.figures import learning_curves
-from fedgen.report.page import write_report
-from fedgen.report.tables import comparison
 from fedgen.runs.folder import FollowedFolder, RunFolder
 from fedgen.runs.scores import headline
 from fedgen.runs.tracking import Together, tracker
@@ -171,7 +171,8 @@ def run(
                 f"[yellow]{row['algorithm']} (seed {row['seed']}) diverged at round {row['diverged_at']}[/yellow]:"
                 " its loss or model is no longer finite; try a smaller --lr"
             )
-    console.print(comparison(summary, console))
+    for table in comparison(summary, console.width):
+        console.print(table)
     for one in trackers:
         if one.failure:
             errors.print(f"[yellow]not all was tracked[/yellow]: {escape(one.failure)}")

@@ -7,8 +7,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedgen.paper.report import write_report
 from fedgen.report.chart_files import save_charts
-from fedgen.report.page import write_report
 
 console = Console(highlight=False)
 

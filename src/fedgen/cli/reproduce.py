@@ -15,11 +15,13 @@ from rich.table import Table as Grid
 from fedgen.cli.display import Display
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError, unknown
-from fedgen.experiments.reproduce import Request, finish
-from fedgen.experiments.results import Store
-from fedgen.experiments.runner import GridWatch, compute
-from fedgen.experiments.spec import experiment, experiments, identity
-from fedgen.report.reproduction import draw, terminal_tables, write_page
+from fedgen.grid.runner import GridWatch, compute
+from fedgen.grid.store import Store, identity
+from fedgen.paper.figures import draw
+from fedgen.paper.markdown_page import write_page
+from fedgen.paper.reproduce import Request, finish
+from fedgen.paper.spec import experiment, experiments
+from fedgen.paper.tables import terminal_tables
 from fedgen.simulator.devices import use_machine_well
 from fedgen.simulator.run import Interrupted
 
@@ -51,7 +53,7 @@ def reproduce(
         return
     store = Store(out)
     if names == ["page"]:
-        write_page(store, page or Path("results.md"))
+        write_page(out, page or Path("results.md"))
         console.print(f"written: {escape(str(page or 'results.md'))}")
         return
     for word in ("all", "list", "page"):
@@ -82,16 +84,16 @@ def reproduce(
                 errors.print("interrupted; what is finished is kept: the same command goes on from there")
                 raise typer.Exit(130) from None
     for request in requests if share[1] == 1 else ():
-        table = finish(request, store, failures)
-        draw(table, out)
-        for shown in terminal_tables(table, console.width):
+        results = finish(request, store, failures)
+        draw(results, out)
+        for shown in terminal_tables(results, console.width):
             console.print(shown)
         console.print()
     for reason in dict.fromkeys(failures.values()):
         count = sum(value == reason for value in failures.values())
         errors.print(f"[red]{count} cell{'s' if count > 1 else ''} failed[/red]: {escape(reason)}")
     if page is not None:
-        write_page(store, page)
+        write_page(out, page)
     console.print(f"Results: {escape(str(out))}  (a page of them: fedgen report {escape(str(out))})")
     if failures:
         raise typer.Exit(1)

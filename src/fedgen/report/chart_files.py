@@ -10,7 +10,6 @@ import numpy as np
 from fedgen.report.figures import Line, line_figure, save_figure
 from fedgen.report.partitions import bubbles
 from fedgen.report.parts import Chart, Page
-from fedgen.report.prototype import prototype_figure
 
 
 def save_charts(page: Page, folder: Path) -> list[Path]:
@@ -19,7 +18,7 @@ def save_charts(page: Page, folder: Path) -> list[Path]:
         path
         for section in page.sections
         for chart in section.charts
-        for path in _SAVE[chart.kind](chart, section.title, folder)
+        for path in (chart.save(folder) if chart.save else _SAVE[chart.kind](chart, section.title, folder))
     ]
 
 
@@ -53,8 +52,4 @@ def _bubbles(chart: Chart, about: str, folder: Path) -> list[Path]:
     return bubbles(panels, folder, chart.name)
 
 
-def _panels(chart: Chart, about: str, folder: Path) -> list[Path]:
-    return prototype_figure(chart.origin, folder)
-
-
-_SAVE: dict[str, Callable[[Chart, str, Path], list[Path]]] = {"lines": _lines, "bubbles": _bubbles, "panels": _panels}
+_SAVE: dict[str, Callable[[Chart, str, Path], list[Path]]] = {"lines": _lines, "bubbles": _bubbles}

@@ -1,7 +1,7 @@
 """The report: one HTML file that needs nothing else, not even a network."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -12,24 +12,32 @@ from markupsafe import Markup
 
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
-from fedgen.report import experiment_page, run_page
-from fedgen.report.parts import Page, Section
+from fedgen.report import run_page
+from fedgen.report.page_cells import shown
+from fedgen.report.parts import Page, Reference, Section
 from fedgen.report.runs import Group, differing, group, is_run, read_run
 from fedgen.report.styles import DARK, DASHES, LABEL_COLOURS, LIGHT
 from fedgen.version import __version__
 
+_NO_REFERENCE = Reference()
 
-def write_report(folders: Sequence[Path], out: Path) -> Page:
-    """Write the page about runs and reproductions, and give what is on it."""
+
+def write_page(page: Page, out: Path) -> None:
+    """Write the page as a file."""
     if out.suffix != ".html":
         raise FedgenError(f"the report is a web page: its name must end in .html, not {out.name}")
-    page = collect(folders)
     write_whole(out, render(page).encode())
-    return page
 
 
-def collect(folders: Sequence[Path]) -> Page:
-    """Everything that the page about these folders says."""
+def collect(
+    folders: Sequence[Path],
+    reference: Reference = _NO_REFERENCE,
+    others: Callable[[Path], list[Section]] = lambda folder: [],
+) -> Page:
+    """Everything that the page about these folders says.
+
+    Runs stand beside what `reference` has for their settings; `others` reads a folder that is not that of a run.
+    """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise FedgenError("a folder is given twice; name each once")
     for folder in folders:
@@ -39,7 +47,7 @@ def collect(folders: Sequence[Path]) -> Page:
     sections: list[Section] = []
     reproductions = [folder for folder in folders if not is_run(folder)]
     for folder in reproductions:
-        made = experiment_page.sections(folder)
+        made = others(folder)
         if not made:
             raise FedgenError(
                 f"{folder} holds neither a run (no config.toml) nor a reproduction with a table;"
@@ -52,7 +60,7 @@ def collect(folders: Sequence[Path]) -> Page:
     if len(groups) > 1:
         told = ", ".join(differing(groups))
         notices.append(f"These runs differ in {told}: each has its own table, and no number is averaged across.")
-    return Page("FedGen report", _lead(groups, sections), [*sections, *run_page.sections(groups)], notices)
+    return Page("FedGen report", _lead(groups, sections), [*sections, *run_page.sections(groups, reference)], notices)
 
 
 def _lead(groups: Sequence[Group], experiments: Sequence[Section]) -> str:
@@ -77,7 +85,7 @@ def _from_folder(section: Section, folder: Path) -> Section:
 def render(page: Page) -> str:
     """The page as HTML; the same folders give the same bytes."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["prose"] = _prose
+    environment.filters |= {"prose": _prose, "shown": shown}
     template = environment.from_string(_asset("page.html"))
     data = {
         "colours": {"light": LIGHT, "dark": DARK},

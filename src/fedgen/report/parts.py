@@ -1,43 +1,12 @@
 """What a report page is made of; the template draws these and knows nothing else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
-ABSENT = "–"
-Tone = Literal["", "better", "worse", "perhaps-better", "perhaps-worse", "even", "missing"]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A table's cell: what is read, and what is sorted by (None goes last)."""
-
-    text: str
-    sort: float | str | None = None
-    beside: str = ""  # a smaller text on the same line
-    small: str = ""  # a second line
-    tone: Tone = ""
-    below: Sequence["Cell"] = ()  # further lines
-    swatch: tuple[int, int] | None = None  # colour and dash of its curve
-
-
-@dataclass(frozen=True)
-class Column:
-    """A table's column."""
-
-    title: str
-    hint: str = ""
-    number: bool = True
-
-
-@dataclass(frozen=True)
-class Table:
-    """A sortable table; of a section's tables one is shown at a time, chosen by its caption."""
-
-    caption: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    note: str = ""
+from fedgen.config import RunConfig
+from fedgen.report.table import Table
 
 
 @dataclass(frozen=True)
@@ -49,7 +18,7 @@ class Chart:
     title: str
     caption: str
     data: Mapping[str, Any]
-    origin: Mapping[str, Any] = field(default_factory=dict)  # what files of it are drawn from, where not from `data`
+    save: Callable[[Path], list[Path]] | None = None  # writes its files, where they are not drawn from `data`
 
 
 @dataclass(frozen=True)
@@ -86,38 +55,9 @@ class Page:
     notices: Sequence[str] = ()
 
 
-def number(value: float | None, form: str = ".2f", beside: str = "") -> Cell:
-    """A number's cell; the sign of a negative one is a real minus."""
-    if value is None:
-        return Cell(ABSENT, tone="missing")
-    return Cell(signed(value, form), value, beside)
+@dataclass(frozen=True)
+class Reference:
+    """Numbers that others published for the settings of a run."""
 
-
-def signed(value: float, form: str) -> str:
-    """A number as text with a typographic minus."""
-    return format(value, form).replace("-", "−")
-
-
-def difference(
-    value: float | None, interval: Sequence[float] | None = None, *, less_is_better: bool = False, alike: bool = True
-) -> Cell:
-    """A difference's cell: its sign is a triangle, filled where the 95 % interval excludes zero.
-
-    In colour only where what is compared is `alike`, of one metric and the same data.
-    """
-    if value is None:
-        return Cell(ABSENT, tone="missing")
-    text = signed(value, "+.2f")
-    if float(format(value, ".2f")) == 0:
-        return Cell(f"= {text}", value, small=_interval(interval), tone="even")
-    sure = interval is not None and (interval[0] > 0 or interval[1] < 0)
-    mark = ("▲" if value > 0 else "▼") if sure else ("△" if value > 0 else "▽")
-    if not alike:
-        return Cell(f"{mark} {text}", value, small=_interval(interval), tone="even")
-    good = (value > 0) is not less_is_better
-    tones: tuple[Tone, Tone] = ("better", "worse") if sure else ("perhaps-better", "perhaps-worse")
-    return Cell(f"{mark} {text}", value, small=_interval(interval), tone=tones[0] if good else tones[1])
-
-
-def _interval(interval: Sequence[float] | None) -> str:
-    return " … ".join(signed(end, "+.2f") for end in interval) if interval else ""
+    about: str = ""
+    numbers: Callable[[RunConfig], Mapping[str, tuple[float, float]]] = lambda config: {}  # mean, std by algorithm

@@ -3,39 +3,28 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from fedgen.config import RunConfig, resolve
 from fedgen.errors import FedgenError
 from fedgen.report.charts import bubbles, lines, series
+from fedgen.report.comparison import SCORES, compare, traffic
 from fedgen.report.curves import SHOWN_FIRST, TITLES, all_spreads, metrics_of
 from fedgen.report.figures import heading
 from fedgen.report.partitions import MOST_USERS
-from fedgen.report.parts import Cell, Chart, Column, Section, Source, Table, difference, number
-from fedgen.report.published import PUBLISHED, published_for
+from fedgen.report.parts import Chart, Reference, Section, Source
 from fedgen.report.runs import Group, Row, Run, differing
 from fedgen.report.styles import style_of
-from fedgen.report.tables import SCORES
-from fedgen.runs.scores import Record, table
 from fedgen.version import __version__
 
 _IN_HEADING = {"dataset", "partition", "alpha", "preset"}
-_BESIDE = {  # the other scores of the table: title -> key of a result, hint
-    "full test": ("accuracy", "global model, full test set, last 10 rounds"),
-    "users' own": ("accuracy_users", "mean over the users' own models, full test set, last 10 rounds"),
-    "seen labels": ("accuracy_seen_labels", "each user on the labels it trained on, last 10 rounds"),
-    "seen, best 5": ("accuracy_seen_labels_best5", "the authors' metric: seen labels, mean of the 5 best rounds"),
-    "matching": ("accuracy_matching", "each user on its own label distribution, last 10 rounds"),
-}
 
 
-def sections(groups: Sequence[Group]) -> list[Section]:
-    """A section for each group of comparable runs."""
+def sections(groups: Sequence[Group], reference: Reference) -> list[Section]:
+    """A section for each group of comparable runs, with what others published for its settings."""
     apart = [key for key in differing(groups) if key not in _IN_HEADING]
-    return [_section(one, f"runs-{number}", apart) for number, one in enumerate(groups, 1)]
+    return [_section(one, f"runs-{number}", apart, reference) for number, one in enumerate(groups, 1)]
 
 
-def _section(one: Group, name: str, apart: Sequence[str]) -> Section:
+def _section(one: Group, name: str, apart: Sequence[str], reference: Reference) -> Section:
     config = one.config
     changed = _changed(config)
     told = [f"{key} = {one.shared.get(key, 'none')}" for key in apart]
@@ -57,102 +46,10 @@ def _section(one: Group, name: str, apart: Sequence[str]) -> Section:
         f"Score: {SCORES[config.score]}.",
         changed,
         notices,
-        [_table(one)],
+        [compare(one.rows, config.score, reference.numbers(config), reference.about)],
         charts,
         sources=[_source(run) for run in one.runs],
     )
-
-
-def _table(one: Group) -> Table:
-    score = one.config.score
-    labelled = [{**r, "algorithm": row.label} for row in one.rows for r in row.results.values()]
-    compared = {row["algorithm"]: row for row in table(labelled, score)}
-    published = published_for(one.config)
-    beside = {title: (key, hint) for title, (key, hint) in _BESIDE.items() if _any(one, key)}
-    if score == "accuracy":
-        beside.pop("full test", None)  # it is the score
-    columns = [
-        Column("algorithm", number=False),
-        Column("score", SCORES[score] + "; mean ± standard deviation over seeds"),
-        Column("vs fedavg", "paired by seed, with its 95 % interval; filled where that excludes zero"),
-        Column("published", PUBLISHED),
-        Column("ours − published", "the score less the published number"),
-        *(Column(title, hint) for title, (_, hint) in beside.items()),
-        Column("seeds"),
-        Column("MB/round", "sent up and down by all active users in a round"),
-        Column("train s", "seconds of training, all seeds"),
-    ]
-    rows = []
-    for row in one.rows:
-        results = list(row.results.values())
-        numbers = compared.get(row.label, {})
-        cells = [
-            Cell(row.label, row.label, swatch=style_of(row.algorithm, row.variant)),
-            _mean_cell(numbers.get("mean"), numbers.get("std")),
-            difference(numbers.get("diff_to_fedavg"), numbers.get("diff_ci95")),
-            *_beside_published(numbers.get("mean"), published.get(row.algorithm), alike=score == "authors"),
-            *(number(_mean(results, key)) for key, _ in beside.values()),
-            Cell(str(len(results)), len(results)),
-            number(_traffic(results)),
-            number(_total(results, "seconds_train"), ".1f"),
-        ]
-        rows.append(cells)
-    local = [
-        row.label
-        for row in one.rows
-        if any(r["accuracy"] is None and r["accuracy_users"] for r in row.results.values())
-    ]
-    note = f"No global model: {', '.join(local)}. There the users' own models are scored. " if local else ""
-    if published:
-        note += PUBLISHED
-        note += (
-            " Here the score is that metric too."
-            if score == "authors"
-            else " The score here is another metric, so the differences to them have no colour."
-        )
-    return Table("", columns, _without_empty(columns, rows), note)
-
-
-def _beside_published(ours: float | None, theirs: tuple[float, float] | None, *, alike: bool) -> tuple[Cell, Cell]:
-    """The published number and how ours differs, in colour if both are of one metric."""
-    if theirs is None:
-        return number(None), number(None)
-    mean, std = theirs
-    return _mean_cell(mean, std), difference(None if ours is None else ours - mean, alike=alike)
-
-
-def _without_empty(columns: list[Column], rows: list[list[Cell]]) -> list[list[Cell]]:
-    """Drop, from both, the columns in which nothing stands."""
-    empty = [i for i in range(len(columns)) if all(row[i].tone == "missing" for row in rows)]
-    for i in reversed(empty):
-        del columns[i]
-        for row in rows:
-            del row[i]
-    return rows
-
-
-def _mean_cell(mean: float | None, std: float | None) -> Cell:
-    return number(mean, beside="" if std is None else f"± {std:.2f}")
-
-
-def _any(one: Group, key: str) -> bool:
-    return any(r.get(key) is not None for row in one.rows for r in row.results.values())
-
-
-def _mean(results: Sequence[Record], key: str) -> float | None:
-    values = [r.get(key) for r in results if not r.get("diverged_at")]
-    present = [v for v in values if v is not None]
-    return float(np.mean(present)) if present and len(present) == len(results) else None
-
-
-def _total(results: Sequence[Record], key: str) -> float | None:
-    values = [r[key] for r in results if r.get(key) is not None]
-    return float(sum(values)) if values else None
-
-
-def _traffic(results: Sequence[Record]) -> float | None:
-    first = next((r for r in results if r.get("bytes_up") is not None), None)
-    return (first["bytes_up"] + first["bytes_down"]) / 1e6 if first else None
 
 
 def _curves(one: Group, name: str) -> Chart:
@@ -178,7 +75,7 @@ def _axis(metric: str) -> dict[str, str]:
 
 
 def _series(row: Row, metrics: Sequence[str]) -> dict[str, Any]:
-    megabytes = _traffic(list(row.results.values()))
+    megabytes = traffic(list(row.results.values()))
     scale = {"round": 1.0} if megabytes is None else {"round": 1.0, "MB": megabytes}
     style = style_of(row.algorithm, row.variant)
     return series(row.label, style, all_spreads(row.records, metrics), scale=scale)

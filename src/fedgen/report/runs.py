@@ -11,10 +11,12 @@ from pydantic import ValidationError
 
 from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.errors import FedgenError
+from fedgen.files import read_json, read_text
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.scores import Record, result
 from fedgen.version import __version__
 
+_ADVICE = "run it again"  # where a file cannot be read
 # What two runs of one table may have differently. Their algorithms' options are compared row by row.
 _MAY_DIFFER = {"algorithms", "seed", "seeds", "data_dir", "options", *PER_ALGORITHM}
 
@@ -74,15 +76,15 @@ def is_run(path: Path) -> bool:
 def read_run(path: Path) -> Run:
     """A run folder, also of a run that has not ended."""
     folder = RunFolder(path)
-    text = _text(folder.config_file)
+    text = read_text(folder.config_file, _ADVICE)
     records = _records(folder.metrics_file)
     labels: dict[str, Any] = {"users": 0, "counts": {}}
     if folder.labels_file.exists():
-        labels = _json(folder.labels_file)
+        labels = read_json(folder.labels_file, _ADVICE)
     try:
         config = RunConfig.model_validate(tomllib.loads(text))
         if folder.summary_file.exists():
-            summary = _json(folder.summary_file)
+            summary = read_json(folder.summary_file, _ADVICE)
             version, device, results = summary["version"], summary["device"], summary["results"]
         else:
             version, device, results = None, None, _results_so_far(config, records)
@@ -202,25 +204,8 @@ def _results_so_far(config: RunConfig, records: Sequence[Record]) -> list[Record
 def _records(path: Path) -> list[Record]:
     if not path.exists():
         return []
-    lines = _text(path).splitlines(keepends=True)
+    lines = read_text(path, _ADVICE).splitlines(keepends=True)
     try:
         return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be half-written
     except ValueError as error:
-        raise FedgenError(f"{path} cannot be read: {error}") from error
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(_text(path))
-    except ValueError as error:
-        raise FedgenError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise FedgenError(f"{path} cannot be read: it is not a JSON object")
-    return content
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
         raise FedgenError(f"{path} cannot be read: {error}") from error

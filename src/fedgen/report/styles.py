@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
+from zlib import crc32
 
 # Dark enough, or bright enough, to be read on white and on near-black paper, also with impaired colour vision.
 LIGHT = ("#0b62a8", "#b5540a", "#00795c", "#8a4bb0", "#7a6a00", "#c2337a", "#d3202b", "#4d5661")
@@ -21,6 +22,8 @@ _STYLES: dict[str, Style] = {
     "feddfusion": (5, 2),
     "fedgen": (6, 0),
 }
+# For algorithms that are not ours, chosen by their names so that each has the same everywhere.
+_FREE = [(c, d) for d in range(len(DASHES)) for c in range(len(LIGHT)) if (c, d) not in _STYLES.values()]
 
 
 def styles_of(columns: Iterable[Mapping[str, Any]]) -> dict[str, Style]:
@@ -35,5 +38,5 @@ def styles_of(columns: Iterable[Mapping[str, Any]]) -> dict[str, Style]:
 
 def style_of(algorithm: str, variant: int = 0) -> Style:
     """Colour and dash of an algorithm; its variants share the colour as far as the dashes go."""
-    colour, dash = _STYLES.get(algorithm, (len(LIGHT) - 1, 0))
+    colour, dash = _STYLES.get(algorithm) or _FREE[crc32(algorithm.encode()) % len(_FREE)]
     return (colour + variant // len(DASHES)) % len(LIGHT), (dash + variant) % len(DASHES)

@@ -8,24 +8,17 @@ import pytest
 from scipy.stats import ttest_rel
 
 from fedgen.errors import FedgenError
-from fedgen.experiments.reproduce import Request, finish
-from fedgen.experiments.results import Store, assemble, rounds_to
-from fedgen.experiments.spec import experiment, identity
-from reproduction_folder import DATA, made_up, reproduce
+from fedgen.grid.store import Store, identity
+from fedgen.paper.assemble import assemble, rounds_to
+from fedgen.paper.reproduce import Request, finish
+from fedgen.paper.results import all_results
+from fedgen.paper.spec import experiment
+from reproduction_folder import reproduce
 
 
 def test_the_first_round_at_the_target_counts() -> None:
     assert rounds_to([5, 10, 15], [70.0, 80.0, 79.0], 80) == 10
     assert rounds_to([5, 10, 15], [70.0, 79.9, 79.0], 80) is None
-
-
-def test_a_cell_is_kept_and_found_again_without_paths(tmp_path: Path) -> None:
-    config = next(iter(Request.of(experiment("overview"), data_dir="/some/where").configs().values()))
-    store = Store(tmp_path)
-    assert store.cell(config) is None
-    kept = store.keep(config, made_up(config), DATA)
-    assert store.cell(config) == kept
-    assert "/some/where" not in (store.cells / f"{identity(config)}.json").read_text()
 
 
 def test_means_differences_and_published_numbers(tmp_path: Path) -> None:
@@ -82,18 +75,6 @@ def test_other_files_than_the_official_are_noted(tmp_path: Path) -> None:
     assert not reproduce(tmp_path, "overview", rows=("mnist-1",))["notes"]
 
 
-def test_files_of_another_format_are_refused_by_name(tmp_path: Path) -> None:
-    reproduce(tmp_path, "overview", rows=("mnist-1",))
-    (path,) = (tmp_path / "cells").glob("mnist-fedgen-*.json")
-    path.write_text(path.read_text().replace('"format": 1', '"format": 0'))
-    config = Request.of(experiment("overview"), rows=("mnist-1",)).configs()["mnist-1", "fedgen"]
-    with pytest.raises(FedgenError, match=r"has format 0 and this is version .*, which reads 1"):
-        Store(tmp_path).cell(config)
-    path.write_text("{")
-    with pytest.raises(FedgenError, match=r"cannot be read: .*; delete it to make it again"):
-        Store(tmp_path).cell(config)
-
-
 def test_learning_curves_are_thinned_and_end_with_the_last_round(tmp_path: Path) -> None:
     (figure,) = reproduce(tmp_path, "curves", rows=("mnist-1",), overrides={"eval_every": 1})["figures"]
     assert len(figure["series"]) == 7
@@ -116,4 +97,11 @@ def test_a_cell_or_table_with_wrong_content_is_named(tmp_path: Path) -> None:
         finish(Request.of(experiment("partial-sharing")), Store(tmp_path), {})
     (tmp_path / "overview.paper.json").write_text('{"experiment": "overview", "format": 1}')
     with pytest.raises(FedgenError, match=r"table of overview in .* lacks about, notes"):
-        Store(tmp_path).tables()
+        all_results(tmp_path)
+
+
+def test_the_shipped_cells_are_those_of_the_shipped_experiments() -> None:
+    store = Store(Path(__file__).parents[2] / "results")
+    for preset in ("paper", "reference"):
+        for config in Request.of(experiment("overview"), preset=preset).configs().values():
+            assert store.cell(config) is not None, f"{identity(config)}: a cell's name or settings changed"

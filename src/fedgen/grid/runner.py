@@ -1,4 +1,4 @@
-"""Compute the cells of experiments: those of equal shape as one program, each once, resumable, failures apart."""
+"""Compute the cells of a grid: those of equal shape as one program, each once, resumable, failures apart."""
 
 import shutil
 import threading
@@ -12,8 +12,7 @@ import jax
 from fedgen.config import RunConfig
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
-from fedgen.experiments.results import Store
-from fedgen.experiments.spec import identity
+from fedgen.grid.store import Store, identity
 from fedgen.runs.division import load_dataset
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.watch import Watch
@@ -25,7 +24,7 @@ MOST_RUNS = 48  # at once; beyond it a GPU gains nothing more
 
 
 class GridWatch:
-    """Listens to a reproduction; does nothing by itself."""
+    """Listens to the computation of a grid; does nothing by itself."""
 
     def working_on(self, unit: Sequence[RunConfig]) -> None:
         """These cells begin."""

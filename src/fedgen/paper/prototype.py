@@ -7,7 +7,7 @@ user 1 holds all labels, users 2 and 3 lack one each, as the published accuracie
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +23,7 @@ from fedgen.core.recipe import Shard
 from fedgen.core.streams import stream
 from fedgen.core.trees import stack
 from fedgen.errors import FedgenError
+from fedgen.grid.store import rounded
 from fedgen.models import layers
 from fedgen.models.generator import Generator, draw_noise, generate
 
@@ -79,6 +80,7 @@ EXTENT, WIDE_EXTENT = 3.75, 8.0  # half the side of the square that is shown
 GRID = 60
 POINTS_PER_USER, SAMPLES_PER_LABEL = 100, 40
 MEASURED_PER_LABEL = 400  # generated samples
+_short = partial(rounded, digits=3)
 
 
 class Points(NamedTuple):
@@ -323,7 +325,7 @@ def prototype(*, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
     runs = [run_seed(programs, seed, quick) for seed in seeds]
     steps = [*SHOWN_STEPS, LATER_STEPS][: len(runs[0].generator)]
     ways = OTHER_WAYS[: len(runs[0].ways)]
-    result = {
+    return {
         "quick": quick,
         "seeds": list(seeds),
         "settings": _settings(runs[0].points),
@@ -333,37 +335,9 @@ def prototype(*, seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
         "gain_over": _over_seeds([_gains(run.accuracy) for run in runs]),
         "generator": [{"steps": s, **_over_seeds([run.generator[i] for run in runs])} for i, s in enumerate(steps)],
         "ways": [{**way._asdict(), **_over_seeds([run.ways[i] for run in runs])} for i, way in enumerate(ways)],
-        "per_seed": [{"seed": s, **_rounded(run.accuracy)} for s, run in zip(seeds, runs, strict=True)],
+        "per_seed": [{"seed": s, **_short(run.accuracy)} for s, run in zip(seeds, runs, strict=True)],
         "pictures": _pictures(programs, seeds[0], runs[0]),
     }
-    return {**result, "table": _table(result)}
-
-
-def _table(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The paper's table with more rows, as text: accuracy in percent ± standard deviation (published)."""
-    accuracy, published = result["accuracy"], result["published"]
-
-    def cells(numbers: Mapping[str, Any], theirs: Any) -> list[str]:
-        texts = [f"{mean:.1f}" for mean in np.atleast_1d(numbers["mean"])]
-        for values, form in ((numbers["std"], " ± {:.1f}"), (theirs, " ({:.1f})")):
-            if values is not None:
-                texts = [text + form.format(v) for text, v in zip(texts, np.atleast_1d(values), strict=True)]
-        return texts
-
-    each = {
-        "before": "before",
-        "control": "control: no generator",
-        "control_from_average": "control, from the average",
-        "after": "after",
-    }
-    one = {"average": "averaged model", "ensemble": "users' ensemble", "oracle": "oracle"}
-    rows = [[label, *cells(accuracy[name], published.get(name)), ""] for name, label in each.items()]
-    for way in result["ways"]:
-        label = f"after, rate {way['generator_lr']:g}, diversity × {way['eta']:g}"
-        rows.append([label, *cells(way["after"], None), ""])
-    rows += [[label, *[""] * USERS, *cells(accuracy[name], published.get(name))] for name, label in one.items()]
-    titles = ["accuracy, % (published)", *(f"user {user + 1}" for user in range(USERS)), "one for all"]
-    return {"titles": titles, "rows": rows}
 
 
 def _gains(accuracy: Mapping[str, Any]) -> dict[str, float]:
@@ -377,7 +351,7 @@ def _over_seeds(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     several = len(values) > 1
     stacked = {key: np.array([v[key] for v in values]) for key in values[0]}
     return {
-        key: _rounded({"mean": a.mean(axis=0).tolist(), "std": a.std(axis=0, ddof=1).tolist() if several else None})
+        key: _short({"mean": a.mean(axis=0).tolist(), "std": a.std(axis=0, ddof=1).tolist() if several else None})
         for key, a in stacked.items()
     }
 
@@ -408,7 +382,7 @@ def _pictures(programs: Programs, seed: int, run: Seed) -> dict[str, Any]:
 
     def points_of(user: int) -> dict[str, Any]:
         rows = run.points.offset[user] + np.linspace(0, run.points.size[user] - 1, POINTS_PER_USER).astype(int)
-        return {"x": _rounded(run.points.x[rows].tolist()), "y": run.points.y[rows].tolist()}
+        return {"x": _short(run.points.x[rows].tolist()), "y": run.points.y[rows].tolist()}
 
     steps = (*SHOWN_STEPS, LATER_STEPS)
     shown_labels = np.repeat(np.arange(LABELS), SAMPLES_PER_LABEL).tolist()
@@ -416,23 +390,14 @@ def _pictures(programs: Programs, seed: int, run: Seed) -> dict[str, Any]:
     kept = ("before", "after", "average", "oracle")
     return {
         "seed": seed,
-        "accuracy": _rounded({name: run.accuracy[name] for name in kept}),
+        "accuracy": _short({name: run.accuracy[name] for name in kept}),
         "extent": [-EXTENT, EXTENT, -EXTENT, EXTENT],
         "wide_extent": [-WIDE_EXTENT, WIDE_EXTENT, -WIDE_EXTENT, WIDE_EXTENT],
         "users": [points_of(user) for user in range(USERS)],
         "regions": {name: [regions(params, EXTENT) for params in run.models[name]] for name in kept},
         "wide_regions": {"oracle": [regions(run.models["oracle"][0], WIDE_EXTENT)]},
         "samples": [
-            {"steps": s, "x": _rounded(x), "y": shown_labels, "recognised": round(fit["recognised"], 2)}
+            {"steps": s, "x": _short(x), "y": shown_labels, "recognised": round(fit["recognised"], 2)}
             for s, x, fit in zip(steps, shown, run.generator, strict=False)
         ],
     }
-
-
-def _rounded(value: Any) -> Any:
-    """The same with three decimals."""
-    if isinstance(value, dict):
-        return {key: _rounded(v) for key, v in value.items()}
-    if isinstance(value, list):
-        return [_rounded(v) for v in value]
-    return round(value, 3) if isinstance(value, float) else value

@@ -12,8 +12,8 @@ from fedgen.core.client import train_client
 from fedgen.core.streams import stream
 from fedgen.core.trees import stack
 from fedgen.errors import FedgenError
-from fedgen.experiments import prototype as module
-from fedgen.experiments.prototype import (
+from fedgen.paper import prototype as module
+from fedgen.paper.prototype import (
     LABELS,
     USERS,
     Points,
@@ -23,7 +23,9 @@ from fedgen.experiments.prototype import (
     draw_points,
     prototype,
 )
-from fedgen.report.prototype import prototype_figure
+from fedgen.paper.prototype_figure import prototype_figure
+from fedgen.paper.tables import tables
+from fedgen.report.table import Number
 from helpers import same_bits
 
 KEY = jax.random.key(0)
@@ -152,12 +154,13 @@ def test_regions_lie_where_they_are_drawn(result):
 
 
 def test_the_table_has_our_numbers_beside_the_published(result):
-    titles, rows = result["table"]["titles"], {row[0]: row[1:] for row in result["table"]["rows"]}
-    assert all(len(row) == len(titles) - 1 for row in rows.values())
+    (table,) = tables({"prototype": result})
+    rows = {row[0].text: row[1:] for row in table.rows}
+    assert all(len(row) == len(table.columns) - 1 for row in rows.values())
     mean, std = (result["accuracy"]["after"][what] for what in ("mean", "std"))
-    assert rows["after"][2] == f"{mean[2]:.1f} ± {std[2]:.1f} (98.2)"
-    assert rows["oracle"][3].endswith("(98.4)")
-    assert "(" not in "".join(rows["control: no generator"]), "the paper has no control"
+    assert rows["after"][2] == Number(mean[2], std[2], ".1f", published=Number(98.2, form=".1f"))
+    assert rows["oracle"][3].published == Number(98.4, form=".1f")
+    assert all(cell.published is None for cell in rows["control: no generator"][:3]), "the paper has no control"
 
 
 def test_a_seed_gives_the_same_whatever_runs_beside_it_and_survives_json(result):

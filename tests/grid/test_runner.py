@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from fedgen.config import RunConfig, resolve
-from fedgen.experiments import runner
-from fedgen.experiments.results import Store
-from fedgen.experiments.runner import GridWatch, compute
-from fedgen.experiments.spec import identity
+from fedgen.grid import runner
+from fedgen.grid.runner import GridWatch, compute
+from fedgen.grid.store import Store, identity
 from fedgen.simulator import run as simulation
 from fedgen.simulator.run import Interrupted
 from helpers import SMALL, small_data

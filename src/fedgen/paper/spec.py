@@ -1,11 +1,9 @@
-"""What an experiment is: a grid of rows and columns, read from the TOML files beside this module.
+"""What an experiment is: a grid of rows and columns, read from the TOML files in `experiments/`.
 
 A cell of the grid is a configuration with one algorithm: the experiment's settings, then its row's, then
 its column's, then what the row says for that column. Published numbers stand in the rows.
 """
 
-import hashlib
-import json
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
@@ -13,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from fedgen.config import RunConfig, changes, resolve
+from fedgen.config import RunConfig, resolve
 from fedgen.errors import FedgenError, unknown
 
 NAMES = {
@@ -26,9 +24,6 @@ NAMES = {
     "fedgen": "FedGen",
 }
 Settings = dict[str, Any]
-
-# What does not change a cell's result: names, where files lie, and which of its scores is looked at.
-NOT_IN_IDENTITY = {"preset", "score", "data_dir", "user_file", "partition_file"}
 
 
 class _Strict(BaseModel):
@@ -133,19 +128,9 @@ class Experiment(_Strict):
         return resolve({**weak, **own, **strong})
 
 
-def identity(config: RunConfig) -> str:
-    """The name of a cell, equal for equal computations, whichever experiment asks for them.
-
-    It is made of what differs from the defaults, so that a new option does not rename what was computed before.
-    """
-    kept = {key: value for key, value in changes(config).items() if key not in NOT_IN_IDENTITY}
-    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
-    return f"{config.dataset.rsplit('/', 1)[-1]}-{config.algorithms[0]}-{digest}"
-
-
 def experiments() -> dict[str, Experiment]:
     """All shipped experiments, by name, in the order in which they are shown."""
-    folder = files("fedgen.experiments") / "paper"
+    folder = files("fedgen.paper") / "experiments"
     found = [read_experiment(file.name[:-5], file.read_text(encoding="utf-8")) for file in folder.iterdir()]
     return {e.name: e for e in sorted(found, key=lambda e: (_ORDER.index(e.name) if e.name in _ORDER else 99, e.name))}
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from fedgen.errors import FedgenError
-from fedgen.experiments.results import Store
-from fedgen.experiments.spec import experiments
+from fedgen.paper.report import collect
+from fedgen.paper.results import all_results, write_results
+from fedgen.paper.spec import experiments
 from fedgen.report.chart_files import save_charts
-from fedgen.report.page import collect, render
+from fedgen.report.page import render
+from fedgen.report.page_cells import shown
 from fedgen.report.parts import Section
 from reproduction_folder import prototype_table, reproduce
 from run_folders import run_folder
@@ -23,7 +25,7 @@ def _section(folder: Path) -> Section:
 def test_each_view_shows_the_numbers_of_the_file(tmp_path: Path) -> None:
     table = reproduce(tmp_path, "overview")
     section = _section(tmp_path)
-    views = {view.caption: view for view in section.tables}
+    views = {view.title: view for view in section.tables}
     assert list(views) == ["Ours, the published beneath", "Paired difference to FedAvg", "The authors' metric"]
     for title, view in views.items():
         assert [column.title for column in view.columns[1:]] == [column["label"] for column in table["columns"]]
@@ -33,14 +35,15 @@ def test_each_view_shows_the_numbers_of_the_file(tmp_path: Path) -> None:
                 entry = table["cells"][row["name"]][column["name"]]
                 if title.startswith("Paired"):
                     expected = entry["difference"]["mean"] if "difference" in entry else None
-                    assert cell.sort == expected
+                    assert cell.value == expected
                     continue
                 ours = entry if title.startswith("Ours") else entry["metrics"]["authors"]
-                assert cell.sort == ours["mean"]
-                assert cell.text == f"{ours['mean']:.2f}"
-                assert cell.below[0].text == f"published {entry['published']['mean']:.2f}"
-                assert cell.below[1].sort == ours["mean"] - entry["published"]["mean"]
-                coloured = cell.below[1].tone in ("perhaps-better", "perhaps-worse")
+                assert (cell.value, cell.std) == (ours["mean"], ours["std"])
+                assert cell.published.value == entry["published"]["mean"]
+                assert cell.difference.value == ours["mean"] - entry["published"]["mean"]
+                below = shown(cell).below
+                assert below[0].text == f"published {entry['published']['mean']:.2f}"
+                coloured = below[1].tone in ("perhaps-better", "perhaps-worse")
                 alike = title == "The authors' metric" and row["name"].startswith("mnist")
                 assert coloured is alike, "only what is of one metric, and of the same data, is better or worse"
     assert "metric" in views["Ours, the published beneath"].note, "the published are by another, and that is said"
@@ -51,8 +54,8 @@ def test_what_is_missing_failed_or_quick_is_said(tmp_path: Path) -> None:
     section = _section(tmp_path / "a")
     assert "Of 105 cells: 3 missing, 2 failed. (out of memory)" in section.notices
     last = section.tables[0].rows[-1]
-    assert [cell.text for cell in last[-5:]] == ["missing"] * 3 + ["failed"] * 2
-    assert last[-1].sort is None
+    assert [shown(cell).text for cell in last[-5:]] == ["missing"] * 3 + ["failed"] * 2
+    assert last[-1].value is None
     reproduce(tmp_path / "b", "overview", quick=True)
     section = _section(tmp_path / "b")
     assert "quick" in section.title
@@ -96,18 +99,18 @@ def test_curves_that_lack_a_metric_are_counted(tmp_path: Path) -> None:
 def test_fewer_rounds_are_better_and_times_are_compared_as_ratios(tmp_path: Path) -> None:
     table = reproduce(tmp_path, "rounds-to-target")
     section = _section(tmp_path)
-    tones = {cell.tone for row in section.tables[1].rows for cell in row[1:] if cell.sort and cell.sort < 0}
+    tones = {shown(cell).tone for row in section.tables[1].rows for cell in row[1:] if cell.value and cell.value < 0}
     assert tones <= {"better", "perhaps-better"}
-    assert [view.caption for view in section.tables][-1] == "Megabytes until then"
+    assert [view.title for view in section.tables][-1] == "Megabytes until then"
     first = table["cells"][table["rows"][0]["name"]]["fedavg"]
-    assert section.tables[-1].rows[0][1].sort == first["mean"] * 2.3, "2.3 MB in each round"
+    assert section.tables[-1].rows[0][1].value == first["mean"] * 2.3, "2.3 MB in each round"
 
     table = reproduce(tmp_path / "time", "synthetic-batch")
     cells = table["cells"]["emnist-0.1"]
-    shown = _section(tmp_path / "time").tables[0].rows[0]
-    assert shown[2].sort == cells["B8"]["time_ratio"]["mean"] == pytest.approx(1.11)
+    first = _section(tmp_path / "time").tables[0].rows[0]
+    assert first[2].value == cells["B8"]["time_ratio"]["mean"] == pytest.approx(1.11)
     ratio = cells["B8"]["published"]["mean"] / cells["fedavg"]["published"]["mean"]
-    assert shown[2].below[0].text == f"published {ratio:.2f}"
+    assert first[2].published.value == ratio
 
 
 def test_curves_come_from_the_cells_or_else_from_the_table(tmp_path: Path) -> None:
@@ -134,6 +137,7 @@ def test_curves_come_from_the_cells_or_else_from_the_table(tmp_path: Path) -> No
 def test_heterogeneity_is_drawn_with_the_published_points(tmp_path: Path) -> None:
     table = reproduce(tmp_path, "heterogeneity", rows=("mnist-0.05", "mnist-0.1", "mnist-1", "mnist-10"))
     section = _section(tmp_path)
+    assert section.sources[0].text.endswith("\nalpha = 0.05 | 0.1 | 1.0 | 10.0"), "in the rows' order"
     chart = section.charts[0]
     assert chart.data["log"]
     first = table["figures"][0]["series"][0]
@@ -167,7 +171,6 @@ def test_results_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(FedgenError, match=message):
             collect([tmp_path])
     path.unlink()
-    assert Store(tmp_path).cells.is_dir()
     with pytest.raises(FedgenError, match="nor a reproduction with a table"):
         collect([tmp_path])
 
@@ -177,12 +180,12 @@ def test_a_run_at_the_papers_settings_has_the_published_numbers(tmp_path: Path) 
     (section,) = collect([run_folder(tmp_path / "run", **paper)]).sections
     at = [column.title for column in section.tables[0].columns].index("published")
     row = next(row for row in section.tables[0].rows if row[0].text == "fedgen")
-    assert (row[at].text, row[at].beside) == ("93.03", "± 0.32")
-    assert row[at + 1].sort == pytest.approx(row[1].sort - 93.03)
+    assert (row[at].value, row[at].std) == (93.03, 0.32)
+    assert row[at + 1].value == pytest.approx(row[1].value - 93.03)
     assert "another metric" in section.tables[0].note
     (section,) = collect([run_folder(tmp_path / "partial", **paper, share="predictor")]).sections
     row = next(row for row in section.tables[0].rows if row[0].text == "fedgen")
-    assert row[at].text == "65.42", "the paper's table of partial sharing"
+    assert row[at].value == 65.42, "the paper's table of partial sharing"
     (section,) = collect([run_folder(tmp_path / "fewer", **paper | {"rounds": 100})]).sections
     assert "published" not in [column.title for column in section.tables[0].columns]
 
@@ -190,10 +193,13 @@ def test_a_run_at_the_papers_settings_has_the_published_numbers(tmp_path: Path) 
 def test_the_prototype_has_its_table_and_panels(tmp_path: Path) -> None:
     prototype_table(tmp_path)
     section = _section(tmp_path)
-    before, after = section.tables[0].rows
-    assert (before[1].text, before[1].sort, before[1].beside) == ("80.0", 80.0, "±1.0")
-    assert before[1].below[0].text == "published 97.1"
-    assert (after[1].text, after[1].below) == ("85.0", [])
+    rows = {row[0].text: row[1:] for row in section.tables[0].rows}
+    before, after = shown(rows["before"][0]), shown(rows["after, rate 0.0001, diversity × 1"][0])
+    assert (before.text, before.sort, before.beside) == ("80.0", 80.0, "± 1.0")
+    assert before.below[0].text == "published 97.1"
+    assert (after.text, after.sort, after.beside, after.below) == ("82.8", 82.84, "", [])
+    assert rows["oracle"][0].text == "", "it is one for all users"
+    assert rows["oracle"][1].value == 90.0
     assert section.notices == ["A caveat."]
     assert section.notes == ["The `control` is ours."]
     groups = section.charts[0].data["groups"]
@@ -208,13 +214,13 @@ def test_the_prototype_has_its_table_and_panels(tmp_path: Path) -> None:
 def test_an_experiment_without_rows_says_so(tmp_path: Path) -> None:
     head = {"format": 1, "experiment": "labels", "title": "Labels", "about": "", "preset": "paper", "quick": True}
     head["overrides"] = {}
-    Store(tmp_path).write_table({**head, "versions": ["0"], "notes": [], "labels": []})
+    write_results(tmp_path, {**head, "versions": ["0"], "notes": [], "labels": []})
     assert "There are no rows in this file." in _section(tmp_path).notices
 
 
 def test_the_shipped_results_have_their_page() -> None:
     folder = Path(__file__).parents[2] / "results"
-    tables = Store(folder).tables()
+    tables = all_results(folder)
     assert tables
     page = collect([folder])
     assert len(page.sections) == len(tables)

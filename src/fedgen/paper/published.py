@@ -3,7 +3,7 @@
 from functools import cache
 
 from fedgen.config import RunConfig
-from fedgen.experiments.spec import experiments
+from fedgen.paper.spec import experiments
 
 PUBLISHED = (
     "Published numbers are the paper's, by the authors' own metric (each user on the labels it trained on, mean of"

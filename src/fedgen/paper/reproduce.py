@@ -1,4 +1,4 @@
-"""From a wish to reproduce an experiment to its cells, and from these to its table."""
+"""From a wish to reproduce an experiment to its cells, and from these to its results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,10 +8,12 @@ import jax
 
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError
-from fedgen.experiments.prototype import prototype
-from fedgen.experiments.results import FORMAT, Store, Table, assemble
-from fedgen.experiments.spec import Experiment, chosen_rows, identity
-from fedgen.experiments.timing import local_training_times
+from fedgen.grid.store import Store, identity
+from fedgen.paper.assemble import assemble
+from fedgen.paper.prototype import prototype
+from fedgen.paper.results import FORMAT, Results, results_like, write_results
+from fedgen.paper.spec import Experiment, chosen_rows
+from fedgen.paper.timing import local_training_times
 from fedgen.runs.division import divide_all, load_dataset
 from fedgen.version import __version__
 
@@ -60,23 +62,23 @@ class Request:
         }
 
 
-def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table:
-    """Make the experiment's table from its cells, and write it."""
+def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Results:
+    """Make the experiment's results from its cells, and write them."""
     kind = request.experiment.kind
-    before = store.table(_head(request))
+    before = results_like(store.folder, _head(request))
     request = _with_finished_rows(request, store)
     if kind == "prototype":
         seeds = range(QUICK["seeds"] if request.quick else PROTOTYPE_SEEDS)
-        table = before or _prototype(request, prototype(seeds=seeds, quick=request.quick))
+        results = before or _prototype(request, prototype(seeds=seeds, quick=request.quick))
     elif kind == "labels":
-        table = _head(request) | {"labels": _label_counts(request)}
+        results = _head(request) | {"labels": _label_counts(request)}
     else:
         configs = request.configs()
         cells = {identity(config): store.cell(config) for config in configs.values()}
         present = {name: cell for name, cell in cells.items() if cell is not None}
         times = _times(request, configs, before) if request.experiment.metric == "time" and present else None
         try:
-            table = assemble(
+            results = assemble(
                 request.experiment,
                 configs,
                 present,
@@ -92,10 +94,10 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Table
                 " delete it to compute it again"
             ) from error
         if times is not None:
-            table["times"] = times
-            table["notes"].append(f"The times are medians over repeats on one device: {times['device']}.")
-    store.write_table(table)
-    return table
+            results["times"] = times
+            results["notes"].append(f"The times are medians over repeats on one device: {times['device']}.")
+    write_results(store.folder, results)
+    return results
 
 
 def _with_finished_rows(request: Request, store: Store) -> Request:
@@ -106,7 +108,7 @@ def _with_finished_rows(request: Request, store: Store) -> Request:
     return replace(request, experiment=chosen_rows(request.whole, tuple(chosen | there), request.quick))
 
 
-def _head(request: Request) -> Table:
+def _head(request: Request) -> Results:
     experiment = request.experiment
     return {
         "format": FORMAT,
@@ -121,12 +123,12 @@ def _head(request: Request) -> Table:
     }
 
 
-def _prototype(request: Request, result: Mapping[str, Any]) -> Table:
+def _prototype(request: Request, result: Mapping[str, Any]) -> Results:
     head = _head(request)
     return head | {"notes": [*head["notes"], *result["notes"]], "prototype": dict(result)}
 
 
-def _times(request: Request, configs: Mapping[tuple[str, str], RunConfig], before: Table | None) -> dict[str, Any]:
+def _times(request: Request, configs: Mapping[tuple[str, str], RunConfig], before: Results | None) -> dict[str, Any]:
     """Measured once: a measurement on a busy machine should not replace one on a quiet machine unasked."""
     by_column = {column: config for (_, column), config in configs.items()}
     if before is not None and set(before.get("times", {}).get("ratios", ())) == set(by_column):

@@ -1,160 +1,23 @@
-"""What a reproduction leaves in its folder: `cells/ID.json`, and for each experiment a table made from them.
+"""From the cells of an experiment to its results: for each row and column our number beside the published one."""
 
-A cell holds the results of one configuration and is never computed twice. `EXPERIMENT.PRESET.json` holds
-all that a table or figure shows, so that reports need nothing else; `.quick` in the name marks a small run,
-and other rounds or seeds than the experiment's own are named too.
-"""
-
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedgen.config import RunConfig
-from fedgen.data.dataset import Dataset
-from fedgen.errors import FedgenError
-from fedgen.experiments.spec import NOT_IN_IDENTITY, Column, Experiment, Figure, Row, identity
-from fedgen.files import write_whole
+from fedgen.grid.store import Cell, identity, rounded
+from fedgen.paper.results import FORMAT, FULL_TEST, Results, accuracy_axis
+from fedgen.paper.spec import Column, Experiment, Figure, Row
 from fedgen.runs.scores import mean_interval, score_of
-from fedgen.version import __version__
 
-FORMAT = 1
-FIGURE_POINTS = 40  # of a learning curve in a table's file; the cells have all
-_PATHS = ("data_dir", "user_file", "partition_file")
-
-FULL_TEST = "the full test set"
+FIGURE_POINTS = 40  # of a learning curve in the file; the cells have all
 METRICS = {
     "accuracy": "accuracy on the full test set, %, mean of the last 10 rounds"
     " (where there is no global model: the mean of the users' own)",
     "rounds": "rounds until the accuracy on the full test set first reaches the target",
     "time": "time of a client's local training, FedAvg = 1: the median of repeats, ± as their quartiles tell it",
 }
-CURVES = {"curve": "headline", "curve_seen_labels": "accuracy_seen_labels"}  # kept of a run, and of which metric
-AUTHORS = "the authors' metric, %: labels a user trained on, mean of the five best rounds"
-
-_HEAD = {"title", "about", "preset", "quick", "overrides", "versions", "notes"}  # what every table has
-
-Cell = dict[str, Any]
-Table = dict[str, Any]
-
-
-class Store:
-    """The cells and tables in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cells = folder / "cells"
-
-    def cell(self, config: RunConfig) -> Cell | None:
-        """The finished cell of a configuration, or None."""
-        name = identity(config)
-        path = self.cells / f"{name}.json"
-        if not path.exists():
-            return None
-        cell = read_json(path)
-        if cell.get("format") != FORMAT:
-            raise FedgenError(
-                f"{path} has format {cell.get('format')} and this is version {__version__}, which reads {FORMAT};"
-                " use another --out, or delete the file to compute it again"
-            )
-        lacking = {"id", "version", "device", "data", "config", "rounds", "results"} - cell.keys()
-        if lacking:
-            raise FedgenError(f"{path} lacks {', '.join(sorted(lacking))}; delete it to compute it again")
-        seeds = sorted(row["seed"] for row in cell["results"])
-        if seeds != list(config.run_seeds):
-            raise FedgenError(
-                f"{path} holds seeds {', '.join(map(str, seeds)) or 'none'} and should hold"
-                f" {', '.join(map(str, config.run_seeds))}; delete it to compute it again"
-            )
-        now = config.model_dump(mode="json")
-        for setting, then in _flat(cell["config"]).items():
-            if setting not in NOT_IN_IDENTITY and _flat(now).get(setting) != then:
-                raise FedgenError(
-                    f"{path} was computed with {setting} = {then}, which is {_flat(now).get(setting)} in this version;"
-                    " use another --out, or delete the file to compute it again"
-                )
-        return cell
-
-    def keep(self, config: RunConfig, summary: Mapping[str, Any], dataset: Dataset) -> Cell:
-        """Write a finished cell."""
-        name = identity(config)
-        rounds: list[int] = max(([r for r, _ in row["curve"]] for row in summary["results"]), key=len)
-        results = [
-            {**row, **{key: [round(value, 2) for _, value in row[key]] for key in CURVES}} for row in summary["results"]
-        ]
-        cell = {
-            "format": FORMAT,
-            "id": name,
-            "version": summary["version"],
-            "device": summary["device"],
-            "data": described(dataset),
-            "config": {**summary["config"], **dict.fromkeys(_PATHS, "")},
-            "rounds": rounds,
-            "results": [{key: _rounded(value) for key, value in row.items()} for row in results],
-        }
-        write_whole(self.cells / f"{name}.json", (json.dumps(cell, allow_nan=False) + "\n").encode())
-        return cell
-
-    def write_table(self, table: Table) -> Path:
-        """Write an experiment's table."""
-        path = self.folder / f"{table_name(table)}.json"
-        write_whole(path, (json.dumps(table, allow_nan=False) + "\n").encode())
-        return path
-
-    def table(self, head: Mapping[str, Any]) -> Table | None:
-        """The table that has the same name as this one would have, if this version can read it."""
-        path = self.folder / f"{table_name(head)}.json"
-        table = read_json(path) if path.exists() else None
-        return table if table and table.get("format") == FORMAT and not _HEAD - table.keys() else None
-
-    def tables(self) -> list[Table]:
-        """All experiments' tables that are there."""
-        found = [read_json(path) for path in sorted(self.folder.glob("*.json"))]
-        tables = [table for table in found if "experiment" in table]
-        for table in tables:
-            lacking = _HEAD - table.keys()
-            if table.get("format") == FORMAT and lacking:
-                raise FedgenError(
-                    f"the table of {table['experiment']} in {self.folder} lacks {', '.join(sorted(lacking))}:"
-                    " make it again with fedgen reproduce"
-                )
-            if table.get("format") != FORMAT:
-                raise FedgenError(
-                    f"the table of {table['experiment']} in {self.folder} has format {table.get('format')},"
-                    f" and this is version {__version__}, which reads {FORMAT}: make it again with fedgen reproduce"
-                )
-        return tables
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    flat = {key: value for key, value in config.items() if key != "options"}
-    return flat | {
-        f"{name}.{key}": value for name, options in config["options"].items() for key, value in options.items()
-    }
-
-
-def table_name(table: Mapping[str, Any]) -> str:
-    """The name of a table's files, without an ending: one of other rounds or seeds takes no other's place."""
-    parts = [table["experiment"], table["preset"], *(["quick"] if table["quick"] else [])]
-    return ".".join([*parts, *(f"{key}{value}" for key, value in sorted(table["overrides"].items()))])
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FedgenError(f"{path} cannot be read: {error}; delete it to make it again") from error
-    if not isinstance(content, dict):
-        raise FedgenError(f"{path} holds no object; delete it to make it again")
-    return content
-
-
-def described(dataset: Dataset) -> dict[str, Any]:
-    """How large a dataset is, which tells an official split from another."""
-    return {"train": len(dataset.y_train), "test": len(dataset.y_test), "classes": dataset.classes}
 
 
 def assemble(
@@ -167,8 +30,8 @@ def assemble(
     quick: bool,
     overrides: Mapping[str, Any] | None = None,
     times: Mapping[str, Sequence[float]] | None = None,
-) -> Table:
-    """An experiment's table: for each row and column our number, the published one and the difference.
+) -> Results:
+    """An experiment's results: for each row and column our number, the published one and the difference.
 
     `configs` are by row and column, `cells` and `failures` by identity; `times` are by column.
     """
@@ -223,11 +86,6 @@ def _scored_on(configs: Iterable[RunConfig]) -> str:
     return "held-out training images" if validation else FULL_TEST
 
 
-def accuracy_axis(scored_on: str) -> str:
-    """The name of an axis of such scores."""
-    return "test accuracy, %" if scored_on == FULL_TEST else "validation accuracy, %"
-
-
 def _entry(experiment: Experiment, row: Row, column: Column, cell: Cell, against: Cell | None) -> dict[str, Any]:
     values = scores_of(cell, experiment.metric, row.target)
     entry: dict[str, Any] = {"status": "done", "metrics": {}}
@@ -246,7 +104,7 @@ def _entry(experiment: Experiment, row: Row, column: Column, cell: Cell, against
         if pairs and all(a is not None and b is not None for a, b in pairs):
             differences = [a - b for a, b in pairs if a is not None and b is not None]
             low_high = mean_interval(differences)
-            entry["difference"] = {"mean": _rounded(float(np.mean(differences))), "interval": _rounded(low_high)}
+            entry["difference"] = {"mean": rounded(float(np.mean(differences))), "interval": rounded(low_high)}
     return entry
 
 
@@ -279,16 +137,16 @@ def _statistics(values: Mapping[int, float | None]) -> dict[str, Any]:
     whole = bool(present) and len(present) == len(values)
     return {
         "n": len(values),
-        "mean": _rounded(float(np.mean(present))) if whole else None,
-        "std": _rounded(float(np.std(present, ddof=1))) if whole and len(present) > 1 else None,
-        "values": {str(seed): _rounded(value) for seed, value in values.items()},
+        "mean": rounded(float(np.mean(present))) if whole else None,
+        "std": rounded(float(np.std(present, ddof=1))) if whole and len(present) > 1 else None,
+        "values": {str(seed): rounded(value) for seed, value in values.items()},
     }
 
 
 def _typical(ratios: Sequence[float]) -> dict[str, Any]:
     """The median, and the standard deviation that the quartiles tell of: a busy moment moves neither much."""
     low, middle, high = np.percentile(ratios, [25, 50, 75])
-    return {"n": len(ratios), "mean": _rounded(float(middle)), "std": _rounded(float(high - low) / 1.349)}
+    return {"n": len(ratios), "mean": rounded(float(middle)), "std": rounded(float(high - low) / 1.349)}
 
 
 def _published(value: tuple[float, float] | str | None) -> dict[str, Any] | None:
@@ -342,7 +200,7 @@ def _curve(cell: Cell | None) -> dict[str, Any]:
     kept = np.arange(length - 1, -1, -step)[::-1]
     return {
         "x": [cell["rounds"][i] for i in kept],
-        "y": _rounded(curves[:, kept].mean(axis=0).tolist()),
+        "y": rounded(curves[:, kept].mean(axis=0).tolist()),
         "low": curves[:, kept].min(axis=0).tolist(),
         "high": curves[:, kept].max(axis=0).tolist(),
     }
@@ -379,19 +237,3 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
         if len(found) > 1:
             notes.append(f"The cells of {dataset} were computed from different files: do not compare them.")
     return notes
-
-
-def caveats(table: Mapping[str, Any]) -> list[str]:
-    """What must stand beside a table wherever it is shown."""
-    others = set(table.get("versions", ())) - {__version__}
-    computed = [f"Computed by version {' and '.join(sorted(others))}; this is {__version__}."] if others else []
-    return [*computed, *table["notes"]]
-
-
-def _rounded(value: Any) -> Any:
-    """Floats with four decimals, also within lists: enough for every table, and small files."""
-    if isinstance(value, float):
-        return round(value, 4)
-    if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    return value

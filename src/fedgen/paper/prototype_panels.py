@@ -1,31 +1,15 @@
-"""The prototype on the page: its table, and panels of decision regions and of the generator's points."""
+"""The prototype on the page: panels of decision regions and of the generator's points."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from fedgen.report.parts import Cell, Chart, Column, Table
+from fedgen.paper.prototype_figure import prototype_figure
+from fedgen.report.parts import Chart
 
 
-def prototype_parts(result: Mapping[str, Any], name: str) -> tuple[list[Table], list[Chart]]:
-    """The table as the experiment made it, and its pictures."""
-    titles, rows = result["table"]["titles"], result["table"]["rows"]
-    columns = [Column(title, number=i > 0) for i, title in enumerate(titles)]
-    table = Table("", columns, [[_cell(text) for text in row] for row in rows])
-    return [table], [_panels(result, name)]
-
-
-def _cell(text: str) -> Cell:
-    """Our number, and the published one that follows it in brackets on a line of its own."""
-    ours, _, theirs = text.partition(" (")
-    below = [Cell(f"published {theirs.rstrip(')')}")] if theirs else []
-    mean, _, std = ours.partition(" ")
-    try:
-        return Cell(mean, float(mean), std, below=below)
-    except ValueError:  # a row's name, or nothing
-        return Cell(text, text or None)
-
-
-def _panels(result: Mapping[str, Any], name: str) -> Chart:
+def prototype_panels(result: Mapping[str, Any], name: str) -> Chart:
+    """The experiment's pictures; its files are those of the paper's figure."""
     pictures = result["pictures"]
     regions, accuracy, extent = pictures["regions"], pictures["accuracy"], pictures["extent"]
     users = pictures["users"]
@@ -75,7 +59,8 @@ def _panels(result: Mapping[str, Any], name: str) -> Chart:
         " models before; the oracle was trained on all users' data. The last panel is a wider view; its dashed frame is"
         " what the others show."
     )
-    return Chart(f"{name}.panels", "panels", "Decision regions", caption, {"groups": groups}, origin=result)
+    save = partial(prototype_figure, result)
+    return Chart(f"{name}.panels", "panels", "Decision regions", caption, {"groups": groups}, save)
 
 
 def _stage(pictures: Mapping[str, Any], stage: Mapping[str, Any], beyond: bool) -> tuple[Any, Any, Any]:

@@ -1,0 +1,109 @@
+"""The cells of a grid in a folder: `cells/ID.json`, each the results of one configuration, never computed twice."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedgen.config import RunConfig, changes
+from fedgen.data.dataset import Dataset
+from fedgen.errors import FedgenError
+from fedgen.files import read_json, write_whole
+from fedgen.version import __version__
+
+FORMAT = 1
+CURVES = {"curve": "headline", "curve_seen_labels": "accuracy_seen_labels"}  # kept of a run, and of which metric
+# What does not change a cell's result: names, where files lie, and which of its scores is looked at.
+NOT_IN_IDENTITY = {"preset", "score", "data_dir", "user_file", "partition_file"}
+_PATHS = ("data_dir", "user_file", "partition_file")
+
+Cell = dict[str, Any]
+
+
+def identity(config: RunConfig) -> str:
+    """The name of a cell, equal for equal computations, whoever asks for them.
+
+    It is made of what differs from the defaults, so that a new option does not rename what was computed before.
+    """
+    kept = {key: value for key, value in changes(config).items() if key not in NOT_IN_IDENTITY}
+    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+    return f"{config.dataset.rsplit('/', 1)[-1]}-{config.algorithms[0]}-{digest}"
+
+
+class Store:
+    """The finished cells in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cells = folder / "cells"
+
+    def cell(self, config: RunConfig) -> Cell | None:
+        """The finished cell of a configuration, or None."""
+        name = identity(config)
+        path = self.cells / f"{name}.json"
+        if not path.exists():
+            return None
+        cell = read_json(path)
+        if cell.get("format") != FORMAT:
+            raise FedgenError(
+                f"{path} has format {cell.get('format')} and this is version {__version__}, which reads {FORMAT};"
+                " use another --out, or delete the file to compute it again"
+            )
+        lacking = {"id", "version", "device", "data", "config", "rounds", "results"} - cell.keys()
+        if lacking:
+            raise FedgenError(f"{path} lacks {', '.join(sorted(lacking))}; delete it to compute it again")
+        seeds = sorted(row["seed"] for row in cell["results"])
+        if seeds != list(config.run_seeds):
+            raise FedgenError(
+                f"{path} holds seeds {', '.join(map(str, seeds)) or 'none'} and should hold"
+                f" {', '.join(map(str, config.run_seeds))}; delete it to compute it again"
+            )
+        now = config.model_dump(mode="json")
+        for setting, then in flat(cell["config"]).items():
+            if setting not in NOT_IN_IDENTITY and flat(now).get(setting) != then:
+                raise FedgenError(
+                    f"{path} was computed with {setting} = {then}, which is {flat(now).get(setting)} in this version;"
+                    " use another --out, or delete the file to compute it again"
+                )
+        return cell
+
+    def keep(self, config: RunConfig, summary: Mapping[str, Any], dataset: Dataset) -> Cell:
+        """Write a finished cell."""
+        name = identity(config)
+        rounds: list[int] = max(([r for r, _ in row["curve"]] for row in summary["results"]), key=len)
+        results = [
+            {**row, **{key: [round(value, 2) for _, value in row[key]] for key in CURVES}} for row in summary["results"]
+        ]
+        cell = {
+            "format": FORMAT,
+            "id": name,
+            "version": summary["version"],
+            "device": summary["device"],
+            "data": described(dataset),
+            "config": {**summary["config"], **dict.fromkeys(_PATHS, "")},
+            "rounds": rounds,
+            "results": rounded(results),
+        }
+        write_whole(self.cells / f"{name}.json", (json.dumps(cell, allow_nan=False) + "\n").encode())
+        return cell
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a configuration by name, options with their section's name before."""
+    options = {f"{name}.{key}": value for name, of in config["options"].items() for key, value in of.items()}
+    return {key: value for key, value in config.items() if key != "options"} | options
+
+
+def described(dataset: Dataset) -> dict[str, Any]:
+    """How large a dataset is, which tells an official split from another."""
+    return {"train": len(dataset.y_train), "test": len(dataset.y_test), "classes": dataset.classes}
+
+
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Floats with so many decimals, also within lists and objects: enough for every table, and small files."""
+    if isinstance(value, dict):
+        return {key: rounded(one, digits) for key, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one, digits) for one in value]
+    return round(value, digits) if isinstance(value, float) else value

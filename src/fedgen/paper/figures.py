@@ -1,0 +1,88 @@
+"""The figures of a reproduction as files: curves, accuracies over settings, partitions, the prototype."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgen.paper.prototype_figure import prototype_figure
+from fedgen.paper.results import Results, differs, results_name
+from fedgen.report.figures import new_figure, save_figure
+from fedgen.report.partitions import bubbles
+from fedgen.report.styles import DASHES, LIGHT, styles_of
+
+_BESIDE = 4  # figures side by side
+_FAR = 25.0  # points below the best: further down a curve would flatten the others
+
+
+def draw(results: Results, folder: Path) -> list[Path]:
+    """An experiment's figures as PNG and SVG, in `figures/` of the results."""
+    name = results_name(results)
+    place = folder / "figures"
+    if "prototype" in results:
+        return prototype_figure(results["prototype"], place, name)
+    if "labels" in results:
+        counts = {panel["label"]: np.array(panel["counts"]) for panel in results["labels"]}
+        return bubbles(counts, place, name)
+    panels = [figure for figure in results["figures"] if figure["series"]]
+    return _panels(results, panels, place, name) if panels else []
+
+
+def _panels(results: Results, panels: Sequence[Mapping[str, Any]], folder: Path, name: str) -> list[Path]:
+    columns = min(len(panels), _BESIDE)
+    rows = -(-len(panels) // columns)
+    figure = new_figure(3.4 * columns + 1.6, 2.9 * rows + 0.5)
+    all_axes: Any = figure.subplots(rows, columns, squeeze=False)
+    styles = styles_of(results["columns"])
+    for axes in all_axes.flat[len(panels) :]:
+        axes.set_visible(False)
+    handles: dict[str, Any] = {}
+    for axes, panel in zip(all_axes.flat, panels, strict=False):
+        for one in panel["series"]:
+            colour, dash = styles[one["name"]]
+            marker = "o" if panel["kind"] == "lines" else ""
+            (line,) = axes.plot(one["x"], one["y"], marker=marker, ms=3.5, lw=1.3, color=LIGHT[colour])
+            if DASHES[dash]:
+                line.set_dashes(DASHES[dash])
+            axes.fill_between(one["x"], one["low"], one["high"], color=LIGHT[colour], alpha=0.12, lw=0)
+            handles.setdefault(one["label"], line)
+            if one.get("published"):
+                x, y = zip(*one["published"], strict=True)
+                axes.plot(x, y, ls="", marker="o", ms=5, mfc="none", mew=0.9, color=LIGHT[colour])
+        axes.set(xlabel=panel["x_label"], title=panel["title"])
+        if panel["log"]:
+            axes.set_xscale("log")
+        _look_at_the_top(axes, panel)
+        axes.grid(alpha=0.3)
+    for axes in all_axes[:, 0]:
+        axes.set_ylabel(panels[0]["y_label"])
+    order = [column["label"] for column in results["columns"] if column["label"] in handles]
+    figure.legend([handles[label] for label in order], order, loc="outside right center", frameon=False)
+    quick = "\na look, not a result" if results["quick"] else ""
+    hollow = (
+        "; hollow: published, by the authors' metric"
+        if any(one.get("published") for panel in panels for one in panel["series"])
+        else ""
+    )
+    title = f"{results['title']}, preset {results['preset']}{differs(results)}{hollow}"
+    letters = int(11 * figure.get_figwidth())  # of this size, in a line
+    figure.suptitle("\n".join(textwrap.wrap(title, letters)) + quick, fontsize="medium")
+    return save_figure(figure, folder, name)
+
+
+def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> None:
+    """Leave out the first rounds, and say where a curve ends that lies far below the others."""
+    ends = {one["label"]: one["y"][-1] for one in panel["series"]}
+    lowest = [min(one["y"]) if panel["kind"] == "lines" else one["y"][-1] for one in panel["series"]]
+    lowest += [y for one in panel["series"] for _, y in one.get("published", ())]
+    near = [low for low in lowest if low >= max(ends.values()) - _FAR]
+    bottom = max(min(near) - (2 if panel["kind"] == "lines" else 12), 0)
+    axes.set_ylim(bottom=bottom)
+    below = [f"{label} {end:.0f}" for label, end in ends.items() if end < bottom]
+    partly = [one["label"] for one in panel["series"] if min(one["y"]) < bottom <= one["y"][-1]]
+    if panel["kind"] == "lines":
+        below += [f"{label} in part" for label in partly]
+    if below:
+        axes.text(0.97, 0.05, "below: " + ", ".join(below), transform=axes.transAxes, ha="right", fontsize="small")

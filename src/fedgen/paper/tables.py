@@ -1,0 +1,199 @@
+"""The tables of an experiment: the same grid with different numbers in its cells, ours and the published."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from fedgen.paper.published import PUBLISHED
+from fedgen.paper.results import AUTHORS, Results, caveats, differs
+from fedgen.report.styles import styles_of
+from fedgen.report.table import ABSENT, Cell, Column, Difference, Number, Table, Text
+from fedgen.report.terminal import terminal
+
+Entry = Mapping[str, Any]  # of one row and column
+Fill = Callable[[str, Entry], Cell]  # what stands in a cell, from the row's name and the entry
+_MOST_COLUMNS = 10  # a grid with more is transposed
+
+
+def tables(results: Results) -> list[Table]:
+    """All tables of an experiment, the main one first."""
+    if "prototype" in results:
+        return [_prototype(results["prototype"])]
+    if "labels" in results:
+        return [_labels(results["labels"])] if results["labels"] else []
+    return _views(results)
+
+
+def terminal_tables(results: Results, width: int) -> list[str | Grid]:
+    """The main table for a terminal, between its title and what must stand beside it."""
+    quick = ": [yellow]a look, not a result[/yellow]" if results["quick"] else ""
+    label = f"\n{results['metric_label']}; grey: published" if "metric_label" in results else ""
+    title = f"[bold]{escape(results['title'])}[/bold], preset {results['preset']}{differs(results)}{quick}"
+    main = [grid for table in tables(results)[:1] for grid in terminal(table, width)]
+    return [title + escape(label), *main, *(f"[dim]{escape(note)}[/dim]" for note in caveats(results))]
+
+
+def _views(results: Results) -> list[Table]:
+    entries = [entry for row in results["cells"].values() for entry in row.values()]
+    metric, less = results["metric"], results["metric"] == "rounds"
+    names = {one["name"]: one["label"] for one in (*results["rows"], *results["columns"])}
+    base = names.get(results["baseline"], results["baseline"])
+    published, paired = (any(entry.get(key) for entry in entries) for key in ("published", "difference"))
+    made: list[Table] = []
+
+    def add(title: str, about: str, fill: Fill, note: str = "") -> None:
+        made.append(_grid(results, fill, title, about, note))
+
+    about = _sentence(results["metric_label"])
+    if metric == "time":
+        add("Time of local training", about, lambda row, e: _time(results, row, e))
+        about = "Accuracy on the full test set, %, mean of the last 10 rounds"
+        add("Accuracy, %, full test set", about, lambda _, e: _number(e, _metric(e, "accuracy")))
+    elif published:
+        note = f"{PUBLISHED} Ours is another here, so the differences have no colour."
+        note += " The view of the authors' metric compares like with like." if metric == "accuracy" else ""
+        add("Ours, the published beneath", about, lambda _, e: _number(e, e, e["published"], less=less), note)
+    else:
+        title = f"Ours, the difference to {base} beneath" if paired else "Ours"
+        add(title, about, lambda _, e: _number(e, e, difference=_paired(e, less)))
+    if paired:
+        title = f"Paired difference to {base}"
+        add(title, f"{title}, with its 95 % interval", lambda _, e: _paired(e, less) or Difference(None))
+    if metric == "accuracy" and any("metrics" in entry for entry in entries):
+        about = _sentence(AUTHORS)
+        note = f"{about}. In colour where the data are the paper's."
+        add("The authors' metric", about, _by_the_authors, note)
+    if metric == "rounds":
+        about = "Megabytes sent and received by all active users until then"
+        add("Megabytes until then", about, lambda _, e: _megabytes(e))
+    return made
+
+
+def _grid(results: Results, fill: Fill, title: str, about: str, note: str) -> Table:
+    rows, columns, cells = results["rows"], results["columns"], results["cells"]
+    filled = {(r["name"], c["name"]): fill(r["name"], cells[r["name"]][c["name"]]) for r in rows for c in columns}
+    if len(columns) <= _MOST_COLUMNS:
+        heads = [Column("", "setting", number=False), *(Column(c["label"]) for c in columns)]
+        lines: list[list[Cell]] = [
+            [Text(r["label"], f"{place:03}"), *(filled[r["name"], c["name"]] for c in columns)]
+            for place, r in enumerate(rows)  # sorted by name, α = 0.1 would come before 0.05
+        ]
+        return Table(heads, lines, title, about, note)
+    styles = styles_of(columns)
+    heads = [Column("", "algorithm", number=False), *(Column(r["label"]) for r in rows)]
+    lines = [
+        [Text(c["label"], style=styles[c["name"]]), *(filled[r["name"], c["name"]] for r in rows)] for c in columns
+    ]
+    return Table(heads, lines, title, about, note)
+
+
+def _number(
+    entry: Entry,
+    ours: Mapping[str, Any] | None,
+    theirs: Mapping[str, Any] | None = None,
+    *,
+    less: bool = False,
+    alike: bool = False,
+    difference: Difference | None = None,
+) -> Number:
+    """Our mean and deviation, the published ones, and the difference to these if no other is given."""
+    mean = (ours or {}).get("mean")
+    published = Number(theirs["mean"], theirs["std"], missing=theirs.get("text", ABSENT)) if theirs else None
+    if mean is None or ours is None:
+        return Number(None, missing=_why_not(entry), published=published)
+    if published and published.value is not None:
+        difference = Difference(mean - published.value, less_is_better=less, alike=alike)
+    return Number(mean, ours["std"], published=published, difference=difference)
+
+
+def _why_not(entry: Entry) -> str:
+    if entry["status"] != "done":
+        return str(entry["status"])
+    return f"reached by {entry['reached']} of {entry['n']}" if "reached" in entry else ABSENT
+
+
+def _metric(entry: Entry, name: str) -> Mapping[str, Any] | None:
+    return entry["metrics"][name] if "metrics" in entry else None
+
+
+def _by_the_authors(_: str, entry: Entry) -> Cell:
+    return _number(entry, _metric(entry, "authors"), entry["published"], alike=entry.get("official_data", False))
+
+
+def _time(results: Results, row: str, entry: Entry) -> Cell:
+    """Published times are of another machine: what can be compared is their ratio to the baseline's."""
+    theirs, base = entry["published"], results["cells"][row].get(results["baseline"], {}).get("published")
+    ratio = {key: theirs[key] / base["mean"] for key in ("mean", "std")} if theirs and base else None
+    return _number(entry, entry.get("time_ratio"), ratio, less=True)
+
+
+def _paired(entry: Entry, less: bool) -> Difference | None:
+    found = entry.get("difference")
+    return Difference(found["mean"], found["interval"], less_is_better=less) if found else None
+
+
+def _megabytes(entry: Entry) -> Cell:
+    if entry.get("mean") is None:
+        return Number(None)
+    return Number(entry["mean"] * entry["bytes_per_round"] / 1e6, form=".0f")
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _labels(panels: Sequence[Mapping[str, Any]]) -> Table:
+    """How the labels are divided among the users."""
+    rows: list[list[Cell]] = []
+    for panel in panels:
+        counts = np.array(panel["counts"])
+        largest, held = int(counts.sum(axis=1).max()), float((counts > 0).sum(axis=1).mean())
+        samples, labels = Text(f"{largest:,} samples", f"{largest:09}"), Text(f"{held:.1f} on average", f"{held:09.1f}")
+        rows.append([Text(panel["label"]), Number(len(counts), form="d"), samples, labels])
+    titles = ("users", "largest user", "labels of a user")
+    return Table([Column("partition", number=False), *map(Column, titles)], rows)
+
+
+_OF_EACH_USER = {
+    "before": "before",
+    "control": "control: no generator",
+    "control_from_average": "control, from the average",
+    "after": "after",
+}
+_OF_ALL = {"average": "averaged model", "ensemble": "users' ensemble", "oracle": "oracle"}
+
+
+def _prototype(result: Mapping[str, Any]) -> Table:
+    """The paper's table with more rows: accuracy in percent ± standard deviation over seeds."""
+    accuracy, published = result["accuracy"], result["published"]
+    users = len(accuracy["before"]["mean"])
+    none = Text("")
+    rows: list[list[Cell]] = [
+        [Text(label), *_accuracies(accuracy[name], published.get(name)), none]
+        for name, label in _OF_EACH_USER.items()
+        if name in accuracy
+    ]
+    for way in result["ways"]:
+        label = f"after, rate {way['generator_lr']:g}, diversity × {way['eta']:g}"
+        rows.append([Text(label), *_accuracies(way["after"]), none])
+    rows += [
+        [Text(label), *[none] * users, *_accuracies(accuracy[name], published.get(name))]
+        for name, label in _OF_ALL.items()
+    ]
+    titles = (*(f"user {user + 1}" for user in range(users)), "one for all")
+    return Table([Column("accuracy, % (published)", number=False), *map(Column, titles)], rows)
+
+
+def _accuracies(numbers: Mapping[str, Any], theirs: Any = None) -> list[Number]:
+    """A cell for each user, or one where there is one model for all."""
+    means = np.atleast_1d(numbers["mean"]).tolist()
+    stds, printed = (
+        [None] * len(means) if values is None else np.atleast_1d(values).tolist() for values in (numbers["std"], theirs)
+    )
+    return [
+        Number(mean, std, ".1f", published=None if value is None else Number(value, form=".1f"))
+        for mean, std, value in zip(means, stds, printed, strict=True)
+    ]

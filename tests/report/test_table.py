@@ -1,0 +1,115 @@
+"""A table is built once; the terminal, Markdown and the page say the same of it, and it fits."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedgen.report.comparison import comparison
+from fedgen.report.markdown import markdown
+from fedgen.report.page_cells import shown
+from fedgen.report.styles import style_of
+from fedgen.report.table import Column, Difference, Number, Table, Text, without_empty
+from fedgen.report.terminal import terminal
+from run_folders import run_folder, summary_of
+
+NOT_REACHED = Number(None, missing="not reached")
+TABLE = Table(
+    [Column("", "setting", number=False), Column("ours"), Column("vs fedavg")],
+    [
+        [Text("even"), Number(93.456, 0.5, published=Number(91.3, 0.74)), Difference(-1.25, [-2.5, 0.0])],
+        [Text("uneven [1]"), Number(None, missing="diverged", published=NOT_REACHED), Difference(None)],
+        [Text("small"), Number(1234, form=",.0f"), Difference(0.5)],
+    ],
+)
+
+
+def _printed(table: Table, width: int, title: str = "") -> str:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(*terminal(table, width, title), sep="\n")
+    return capture.get()
+
+
+def test_markdown_has_the_published_in_brackets() -> None:
+    assert markdown(TABLE) == [
+        "|  | ours | vs fedavg |",
+        "|---|---|---|",
+        "| even | 93.46 ±0.50 (91.30 ±0.74) | -1.25 (-2.50 … +0.00) |",
+        "| uneven [1] | diverged (not reached) | – |",
+        "| small | 1,234 | +0.50 |",
+    ]
+
+
+def test_a_terminal_has_the_published_below() -> None:
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in _printed(TABLE, 80, "A title").splitlines()]
+    assert [line for line in lines if line] == [
+        ["even", "93.46 ±0.50", "-1.25 (-2.50 … +0.00)"],
+        ["", "91.30 ±0.74", ""],
+        ["uneven [1]", "diverged", "–"],
+        ["", "not reached", ""],
+        ["small", "1,234", "+0.50"],
+    ]
+    assert _printed(TABLE, 80, "A [title]").splitlines()[0].strip() == "A [title]", "text is no markup"
+
+
+def test_the_page_has_the_published_below_and_sorts_by_the_number() -> None:
+    number, difference = map(shown, TABLE.rows[0][1:])
+    assert (number.text, number.beside, number.sort) == ("93.46", "± 0.50", 93.456)
+    assert (number.below[0].text, number.below[0].beside) == ("published 91.30", "± 0.74")
+    assert (difference.text, difference.small, difference.tone) == ("▽ −1.25", "−2.50 … +0.00", "perhaps-worse")
+    missing = shown(TABLE.rows[1][1])
+    assert (missing.text, missing.sort, missing.tone, missing.below[0].text) == (
+        "diverged", None, "missing", "published not reached",
+    )  # fmt: skip
+
+
+def test_columns_without_numbers_are_left_out() -> None:
+    empty = Table([*TABLE.columns, Column("none")], [[*row, Number(None)] for row in TABLE.rows])
+    assert without_empty(empty) == Table(TABLE.columns, [list(row) for row in TABLE.rows])
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80])
+def test_a_table_too_wide_comes_in_parts(width: int) -> None:
+    wide = Table(
+        [Column("", number=False), *(Column(f"column {i}") for i in range(9))],
+        [[Text("a row"), *(Number(10.0 + i, 0.25) for i in range(9))]],
+    )
+    text = _printed(wide, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert all(f"{10 + i}.00 ±0.25" in text for i in range(9)), "no cell is torn, none is missing"
+    assert text.count("a row") == text.count("┏"), "each part names its rows"
+
+
+def _comparison(tmp_path: Path, width: int) -> str:
+    summary = summary_of(run_folder(tmp_path / "run", algorithms=["fedavg", "fedgen"], seeds=3))
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(*comparison(summary, width))
+    return capture.get()
+
+
+def test_a_wide_terminal_shows_every_column_of_a_run_that_says_something(tmp_path: Path) -> None:
+    text = _comparison(tmp_path, 160)
+    # fedgen's level 84 and fedavg's 80, of which the last ten of twenty rounds are 0.8, plus the seeds' mean of 0.8.
+    for expected in ("68.00 ±0.80", "+3.20 (+3.20 … +3.20)", "matching", "MB/round", "3.00", "10.5"):
+        assert expected in text
+    assert "users' own" not in text, "nobody has such a score"
+    assert "published" not in text, "a run has no numbers beside it that are not its own"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_shows_fewer_columns_of_a_run_and_none_torn(tmp_path: Path, width: int) -> None:
+    text = _comparison(tmp_path, width)
+    assert "+3.20 (+3.20 … +3.20)" in text
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("┏") == 1, "it is one table still"
+    assert "…" not in text.replace(" … ", "")
+
+
+def test_an_algorithm_from_elsewhere_has_a_style_of_its_own() -> None:
+    ours = {style_of(name) for name in ("fedavg", "fedprox", "fedensemble", "feddistill", "feddistill+", "fedgen")}
+    others = {style_of(name) for name in ("scaffold", "plugin.moon:moon", "feddyn")}
+    assert len(others) == 3
+    assert not ours & others
+    assert style_of("scaffold") == style_of("scaffold")
