@@ -10,7 +10,7 @@ import fedgen
 ROOT = Path(fedgen.__file__).parent
 # A module may import from its own level and from those before it.
 ORDER = [
-    {"errors", "version", "files"},
+    {"errors", "version", "files", "registry"},
     {"core"},
     {"models", "data"},
     {"algorithms"},

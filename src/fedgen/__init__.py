@@ -1,15 +1,24 @@
 """FedGen: data-free knowledge distillation for heterogeneous federated learning, and its baselines, in JAX."""
 
-from fedgen.algorithms import ALGORITHMS
-from fedgen.core.contract import Algorithm, Batch, Clock, Federation, Model, Params, Round, Task
-from fedgen.data.dataset import Dataset, from_arrays
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedgen.errors import FedgenError
-from fedgen.library import simulate
-from fedgen.simulator.devices import use_machine_well
 from fedgen.version import __version__
+
+if TYPE_CHECKING:
+    from fedgen.algorithms import ALGORITHMS
+    from fedgen.core.contract import Algorithm, Batch, Clock, Federation, Model, Params, Round, Task
+    from fedgen.data.dataset import Dataset, from_arrays
+    from fedgen.data.sources import DATASETS
+    from fedgen.library import simulate
+    from fedgen.models import MODELS
+    from fedgen.simulator.devices import use_machine_well
 
 __all__ = [
     "ALGORITHMS",
+    "DATASETS",
+    "MODELS",
     "Algorithm",
     "Batch",
     "Clock",
@@ -25,3 +34,26 @@ __all__ = [
     "simulate",
     "use_machine_well",
 ]
+
+_MODULES = {
+    "fedgen.algorithms": ("ALGORITHMS",),
+    "fedgen.core.contract": ("Algorithm", "Batch", "Clock", "Federation", "Model", "Params", "Round", "Task"),
+    "fedgen.data.dataset": ("Dataset", "from_arrays"),
+    "fedgen.data.sources": ("DATASETS",),
+    "fedgen.library": ("simulate",),
+    "fedgen.models": ("MODELS",),
+    "fedgen.simulator.devices": ("use_machine_well",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a part of the package when it is first asked for (PEP 562): `import fedgen` alone loads no JAX."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

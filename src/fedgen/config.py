@@ -6,20 +6,22 @@ layer is flat: `rounds` is a setting of the run, `fedgen.w` one of an algorithm,
 """
 
 import inspect
+import re
 import tomllib
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fedgen.algorithms import ALGORITHMS, options_of
+from fedgen.algorithms import ALGORITHMS
 from fedgen.core.settings import Federation, NotNegative, Positive, Rate, WholeNumber, setting
 from fedgen.data.partition import PARTITIONERS
-from fedgen.data.sources import loader_of, own_path
+from fedgen.data.sources import DATASETS, loader_of, own_path
 from fedgen.errors import FedgenError, unknown
 from fedgen.models import MODELS
 from fedgen.presets import DATASET_PRESETS, PRESETS
+from fedgen.registry import Registry, check_origin, options_of
 
 Layer = Mapping[str, Any]
 
@@ -73,6 +75,9 @@ class RunConfig(Federation):
         "whose accuracy that is: the global model's, the users' own models', or auto: what the algorithm is for",
     )
     score_users: Positive = setting(100, "Evaluation", "the most users whose own models are evaluated")
+    plugins: dict[str, str] = Field(
+        default={}, description="where algorithms, models, datasets and partitions come from that are not built in"
+    )
     options: dict[str, dict[str, Any]] = Field(
         default={}, description="options of the algorithms, the model, the dataset and the partition"
     )
@@ -86,6 +91,8 @@ class RunConfig(Federation):
         """The seeds, one for each repetition."""
         return tuple(range(self.seed, self.seed + self.seeds))
 
+
+TABLES = ("plugins", "options")  # fields that are tables, not settings
 
 # Settings of the run that one algorithm may have differently: they concern its own training only.
 PER_ALGORITHM = tuple(
@@ -120,21 +127,13 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     settings = {key: value for key, value in flat.items() if "." not in key}
     for key in settings:
         if key not in RunConfig.model_fields or key == "options":
-            raise unknown("setting", key, set(RunConfig.model_fields) - {"options"})
+            raise unknown("setting", key, set(RunConfig.model_fields) - set(TABLES))
     config = checked(RunConfig, settings, "")
-    load_dataset = _no_options if "dataset" in own else loader_of(config.dataset)
-    if load_dataset is not _no_options and (place := own_path(config.dataset)) is not None:
+    if "dataset" not in own and (place := own_path(config.dataset)) is not None:
         config = config.model_copy(update={"dataset": str(place)})  # so that the run can be repeated from elsewhere
     paths = {key: getattr(config, key) for key in ("data_dir", "user_file", "partition_file")}
     config = config.model_copy(update={k: str(Path(v).expanduser().resolve()) for k, v in paths.items() if v})
-    names: list[tuple[str, str, Mapping[str, Any]]] = [
-        *(("algorithm", name, ALGORITHMS) for name in config.algorithms),
-        ("model", config.model, MODELS),
-        ("partition", config.partition, PARTITIONERS),
-    ]
-    for kind, name, valid in names:
-        if name not in valid and kind not in own:
-            raise unknown(kind, name, valid)
+    config = config.model_copy(update={"plugins": dict(_plugins(config, own))})
     if not config.algorithms:
         raise FedgenError("no algorithm is given; name at least one with --algorithm")
     if len(set(config.algorithms)) < len(config.algorithms):
@@ -142,37 +141,64 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     if config.active > config.users:
         raise FedgenError(f"{config.active} active users of {config.users}: active must be at most users")
 
-    sections = {**_builders(config, load_dataset), **ALGORITHMS}
+    builders = _builders(config, own)
     given: dict[str, dict[str, Any]] = {}
     for path, value in flat.items():
         if "." in path:
             section, key = path.rsplit(".", 1)
-            if section not in sections:
-                raise unknown("section", section, sections)
+            if section not in builders and section not in ALGORITHMS:
+                raise unknown("section", section, {*builders, *ALGORITHMS})
             given.setdefault(section, {})[key] = value
-    used = ("dataset", "model", "partition", *config.algorithms)
-    options = {section: _options(section, sections[section], given.get(section, {})) for section in given}
-    return config.model_copy(
-        update={"options": {s: options[s] if s in options else _options(s, sections[s], {}) for s in used}}
-    )
+    options = {}
+    for section in dict.fromkeys([*builders, *config.algorithms, *given]):
+        builder = builders[section] if section in builders else ALGORITHMS[section]
+        options[section] = _options(section, builder, given.get(section, {}))
+    used = (*builders, *config.algorithms)
+    return config.model_copy(update={"options": {section: options[section] for section in used}})
+
+
+def _plugins(config: RunConfig, own: Container[str]) -> Iterator[tuple[str, str]]:
+    """Where what is not built in comes from; it must be what the configuration names, where it names any."""
+    names: list[tuple[str, str, Registry[Any]]] = [
+        ("dataset", config.dataset, DATASETS),
+        *(("algorithm", name, ALGORITHMS) for name in config.algorithms),
+        ("model", config.model, MODELS),
+        ("partition", config.partition, PARTITIONERS),
+    ]
+    for kind, name, registry in names:
+        if kind in own or (kind == "dataset" and own_path(name) is not None):
+            continue
+        key = f"{kind} {name}"
+        wanted = config.plugins.get(key)
+        try:
+            found = registry.origin(name)
+        except FedgenError:
+            if wanted is not None:
+                check_origin(kind, name, wanted, None)
+            raise
+        if wanted is not None:
+            check_origin(kind, name, wanted, found)
+        if found:
+            yield key, found
 
 
 def changes(config: RunConfig) -> dict[str, Any]:
     """The settings and options that differ from the defaults in the code, flat."""
     changed = config.model_dump(mode="json", exclude={"options"}, exclude_defaults=True)
-    builders = {**_builders(config, loader_of(config.dataset)), **ALGORITHMS}
+    builders = _builders(config, () if config.model in MODELS else ("model",))
     for section, options in config.options.items():
-        defaults = {name: parameter.default for name, parameter in options_of(builders[section]).items()}
+        builder = builders[section] if section in builders else ALGORITHMS[section]
+        defaults = {name: parameter.default for name, parameter in options_of(builder).items()}
         changed |= {f"{section}.{k}": v for k, v in options.items() if k not in defaults or v != defaults[k]}
     return changed
 
 
-def _builders(config: RunConfig, load_dataset: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+def _builders(config: RunConfig, own: Container[str]) -> dict[str, Callable[..., Any]]:
     """What takes the options of the sections that are no algorithms."""
     return {
-        "dataset": load_dataset,
-        "model": MODELS.get(config.model, _no_options),
-        "partition": PARTITIONERS[config.partition],
+        "dataset": _no_options if "dataset" in own else loader_of(config.dataset),
+        "model": _no_options if "model" in own else MODELS.find(config.model),
+        "partition": PARTITIONERS.find(config.partition),
     }
 
 
@@ -201,25 +227,28 @@ def _no_options() -> None:
 def _options(section: str, builder: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a builder: the given ones, checked, and the defaults of its signature."""
     fields: dict[str, Any] = {
-        name: (_type_of(parameter), parameter.default)
+        name: (type_of(parameter), ... if parameter.default is parameter.empty else parameter.default)
         for name, parameter in options_of(builder).items()
         if name not in RunConfig.model_fields  # such as the partition's alpha: a setting of the run
     }
-    if section in ALGORITHMS:
+    is_algorithm = section in ALGORITHMS
+    if is_algorithm:
         shared = {name: RunConfig.model_fields[name] for name in PER_ALGORITHM if name in given}
         fields |= {name: (field.rebuild_annotation(), field.default) for name, field in shared.items()}
     for key in given:
         if key not in fields:
-            extra = PER_ALGORITHM if section in ALGORITHMS else ()
+            extra = PER_ALGORITHM if is_algorithm else ()
             raise unknown(f"option of {section}", key, {*fields, *extra})
     schema = create_model(section, __config__=ConfigDict(extra="forbid"), **fields)
     values = checked(schema, given, f"{section}.").model_dump()
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _type_of(parameter: inspect.Parameter) -> Any:
+def type_of(parameter: inspect.Parameter) -> Any:
     """A parameter's type: floats are finite and not negative, integers not negative unless they say more."""
     annotation, default = parameter.annotation, parameter.default
+    if annotation is parameter.empty:  # a plug-in need not annotate
+        annotation = Any if default is None or default is parameter.empty else type(default)
     if get_origin(annotation) is Literal or isinstance(default, bool) or default is None:
         return annotation
     if isinstance(default, float):
@@ -254,7 +283,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         if not isinstance(table, dict):
             raise FedgenError(f"configuration {path}: options.{section} must be a table, as [options.{section}]")
         layer |= {f"{section}.{key}": value for key, value in table.items()}
-    nested = [key for key, value in layer.items() if isinstance(value, dict)]
+    nested = [key for key, value in layer.items() if isinstance(value, dict) and "." not in key and key != "plugins"]
     if nested:
         raise FedgenError(f"configuration {path}: write [options.{nested[0]}] instead of [{nested[0]}]")
     return layer
@@ -273,32 +302,39 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def to_toml(config: RunConfig) -> str:
     """The resolved configuration as a TOML file; reading it back gives the same configuration."""
-    values = config.model_dump(exclude={"options"})
+    values = config.model_dump(exclude=set(TABLES))
     lines = [f"{key} = {toml_value(value)}" for key, value in values.items()]
+    if config.plugins:
+        lines += ["", *_table(["plugins"], config.plugins)]
     for section, options in config.options.items():
-        lines += ["", *_table(section, options)]
+        lines += ["", *_table(["options", section], options)]
     return "\n".join(lines) + "\n"
 
 
 def to_commented_toml(config: RunConfig, without: Container[str] = ()) -> str:
     """The same for people: each setting under a line that says what it is, less settings and sections not wanted."""
+    about = {name: field.description for name, field in RunConfig.model_fields.items()}
     lines = []
-    for name, about in RunConfig.model_fields.items():
-        if name != "options" and name not in without:
-            lines += [f"# {about.description}", f"{name} = {toml_value(getattr(config, name))}", ""]
+    for name in about:
+        if name not in TABLES and name not in without:
+            lines += [f"# {about[name]}", f"{name} = {toml_value(getattr(config, name))}", ""]
+    if config.plugins:
+        lines += [f"# {about['plugins']}", *_table(["plugins"], config.plugins), ""]
     for section, options in config.options.items():
         if options and section not in without:
-            page = f" (docs/algorithms/{section.rstrip('+')}.md)" if section in ALGORITHMS else ""
-            lines += [f"# options of {section}{page}", *_table(section, options), ""]
+            is_documented = section in ALGORITHMS and not ALGORITHMS.origin(section)
+            page = f" (docs/algorithms/{section.rstrip('+')}.md)" if is_documented else ""
+            lines += [f"# options of {section}{page}", *_table(["options", section], options), ""]
     return "\n".join(lines)
 
 
-def _table(section: str, options: Mapping[str, Any]) -> list[str]:
-    return [f"[options.{_toml_key(section)}]", *(f"{key} = {toml_value(value)}" for key, value in options.items())]
+def _table(path: list[str], values: Mapping[str, Any]) -> list[str]:
+    head = ".".join(map(_toml_key, path))
+    return [f"[{head}]", *(f"{_toml_key(key)} = {toml_value(value)}" for key, value in values.items())]
 
 
 def _toml_key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() else f'"{name}"'
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
 
 
 def toml_value(value: Any) -> str:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from fedgen.algorithms import options_of
 from fedgen.config import parse_setting, resolve
 from fedgen.data.describe import describe
 from fedgen.data.download import download as fetch
@@ -17,6 +16,7 @@ from fedgen.data.locate import download_folder
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS, OFFERS
 from fedgen.errors import FedgenError, unknown
+from fedgen.registry import options_of
 from fedgen.report.partitions import bubbles
 from fedgen.runs.division import divide_all, keep_partition, load_dataset
 

@@ -15,7 +15,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from fedgen.algorithms import ALGORITHMS
-from fedgen.algorithms.registry import summary_of
 from fedgen.cli.bench import bench
 from fedgen.cli.data import app as data_app
 from fedgen.cli.display import Display
@@ -28,6 +27,7 @@ from fedgen.data.sources import DATASETS
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
 from fedgen.presets import DESCRIPTIONS
+from fedgen.registry import summary_of
 from fedgen.report.figures import learning_curves
 from fedgen.report.page import write_report
 from fedgen.report.tables import comparison

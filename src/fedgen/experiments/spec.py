@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedgen.config import RunConfig, changes, resolve
 from fedgen.errors import FedgenError, unknown
+from fedgen.registry import file_name
 
 NAMES = {
     "fedavg": "FedAvg",
@@ -140,7 +141,7 @@ def identity(config: RunConfig) -> str:
     """
     kept = {key: value for key, value in changes(config).items() if key not in NOT_IN_IDENTITY}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
-    return f"{config.dataset.rsplit('/', 1)[-1]}-{config.algorithms[0]}-{digest}"
+    return f"{file_name(config.dataset.rsplit('/', 1)[-1])}-{file_name(config.algorithms[0])}-{digest}"
 
 
 def experiments() -> dict[str, Experiment]:

@@ -101,7 +101,8 @@ def write_app(place: Place, config: RunConfig, task: TaskSettings) -> None:
 def without_places(config: RunConfig) -> RunConfig:
     """The configuration without where its maker has the data: sites have their own, and paths are nobody's business."""
     options = {section: options for section, options in config.options.items() if section != "dataset"}
-    places = {"data_dir": "", "user_file": "", "partition_file": ""}
+    plugins = {key: origin for key, origin in config.plugins.items() if not key.startswith("dataset ")}
+    places = {"data_dir": "", "user_file": "", "partition_file": "", "plugins": plugins}
     return config.model_copy(update={"dataset": Path(config.dataset).stem, "options": options, **places})
 
 
