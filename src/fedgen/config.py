@@ -29,15 +29,32 @@ Layer = Mapping[str, Any]
 class RunConfig(Federation):
     """Everything that decides the result of a run."""
 
-    preset: str = setting("paper", "Run", "where all settings that are not given come from: paper, reference or tuned")
-    algorithms: tuple[str, ...] = setting(("fedgen", "fedavg"), "Run", "what is run (see `fedgen list`)")
+    preset: str = setting(
+        "paper", "Run", "where settings that are not given come from: paper, reference or tuned (see `fedgen list`)"
+    )
+    algorithms: tuple[str, ...] = setting(
+        ("fedgen", "fedavg"), "Run", "an algorithm: a name of `fedgen list`, or package.module:function of your own"
+    )
     seeds: Positive = setting(1, "Run", "how many repetitions, each with its own partition")
-    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = setting(0, "Run", "the (first) seed of all draws")
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = setting(
+        0, "Run", "the seed of all draws; repetitions have the following ones"
+    )
 
-    dataset: str = setting("mnist", "Data", "the name or the path of the data (docs/data.md)")
-    data_dir: str = setting("", "Data", "where the dataset's files are")
-    user_file: str = setting("", "Data", "a file that says whose each sample is")
-    model: str = setting("cnn", "Data", "the network (see `fedgen list`)")
+    dataset: str = setting(
+        "mnist",
+        "Data",
+        "the data: a name of `fedgen list`, package.module:function, or the path of an .npz file, of a folder of idx"
+        " files or of one with images in a folder for each class",
+    )
+    data_dir: str = setting(
+        "",
+        "Data",
+        "where the dataset's files are, if neither in $FEDGEN_DATA nor where `fedgen data download` puts them",
+    )
+    user_file: str = setting(
+        "", "Data", "a text or .npy file that says whose each training sample is, for the partition natural"
+    )
+    model: str = setting("cnn", "Data", "the network: a name of `fedgen list`, or package.module:function of your own")
     partition: str = setting("dirichlet", "Data", "how the data is divided among the users (see `fedgen list`)")
     partition_file: str = setting(
         "", "Data", "a .json or .npz file with the partition; where it does not exist, it is written"
@@ -63,11 +80,13 @@ class RunConfig(Federation):
 
     eval_every: Positive = setting(5, "Evaluation", "rounds between evaluations")
     evaluate_on: Literal["test", "validation"] = setting(
-        "test", "Evaluation", "test, or validation: samples of the training set that no user holds"
+        "test",
+        "Evaluation",
+        "what models are tested on: test, or validation: samples of the training set that no user holds",
     )
     validation: Positive = setting(5000, "Evaluation", "how many samples are kept for validation")
     score: Literal["accuracy", "authors", "seen", "matching"] = setting(
-        "accuracy", "Evaluation", "the headline number: accuracy, authors, seen or matching (docs/reading.md)"
+        "accuracy", "Evaluation", "the headline number: accuracy, authors, seen or matching (docs/algorithms.md#scores)"
     )
     headline: Literal["auto", "global", "users"] = setting(
         "auto",
@@ -265,7 +284,7 @@ def checked(schema: type[BaseModel], values: Mapping[str, Any], prefix: str) -> 
     except ValidationError as error:
         first = error.errors()[0]
         where = prefix + ".".join(str(part) for part in first["loc"] if isinstance(part, str))
-        what = first["msg"].replace("Input should be ", "must be ").replace("Input ", "")
+        what = first["msg"].replace("Input should be ", "must be ").replace("Input ", "").split(", unable to parse")[0]
         raise FedgenError(f"{where} {what}, not {first['input']!r}") from None
 
 
