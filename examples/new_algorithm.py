@@ -1,8 +1,8 @@
 """A new algorithm: one file and one line in the registry.
 
 This one is FedAvgM (Hsu et al. 2019): FedAvg whose server steps along a running mean of the updates. It wraps
-FedAvg and changes only what differs; in the package it would be `algorithms/fedavgm.py`, and the last line
-below an entry of the registry. Command line, presets, checkpoints and tests then know it.
+FedAvg and changes only what differs. The last line registers it for this process; the command takes it as
+`--algorithm new_algorithm:fedavgm`, and as a package of its own it is in `examples/plugin`.
 """
 
 from typing import NamedTuple

@@ -175,6 +175,8 @@ def test_a_site_without_it_or_with_another_version_says_so(
     data = ["--classes", "3", "--sample", "2", "--dtype", "float32"]
     words = ["--algorithm", "fedavgm", "--model", "tanh"]
     assert call(monkeypatch, "federate", "init", tmp_path / "f", *sites, *data, *words) == 0
+    listed = "- algorithm fedavgm: fedgen_fedavgm:fedavgm of fedgen-fedavgm 0.1.0"
+    assert listed in (tmp_path / "f/README.md").read_text()
     folder = tmp_path / "f/sites/north"
     context = Context(0, 0, {"folder": str(folder)}, RecordDict(), {})
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # without which Flower makes no message

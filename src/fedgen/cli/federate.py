@@ -1,6 +1,7 @@
 """The command line for federations: `fedgen federate demo`, `init` and `gate`."""
 
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from rich.text import Text
 from fedgen.cli.settings import takes_settings
 from fedgen.config import checked, parse_setting, resolve
 from fedgen.errors import FedgenError
+from fedgen.registry import is_address
 
 app = typer.Typer(
     help="A real federation on Flower: the same algorithms across processes and machines.", no_args_is_help=True
@@ -59,6 +61,8 @@ def demo(
 
     settings = {"users": sites, "active": sites, **given}
     config = resolve(settings, dict(parse_setting(text) for text in set_ or ()))
+    if any(map(is_address, (*config.algorithms, config.model))):  # the sites' processes are started elsewhere
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
     use_machine_well()
     data = load_dataset(config)
     setup = prepare(config, data)

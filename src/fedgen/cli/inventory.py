@@ -43,10 +43,16 @@ def list_() -> None:
 
 
 def _line(registry: Registry[Any], name: str) -> str:
-    """What a name stands for, and the plug-in that brings it; a broken one is said to be, and the others are shown."""
-    package = registry.package(name)
+    """What a name stands for; a plug-in that cannot be imported is said to be one, and the others are shown."""
     try:
         text = escape(summary_of(registry[name]))
     except FedgenError as error:
         text = f"[red]{escape(str(error))}[/red]"
-    return f"{text} [dim]({escape(package)})[/dim]" if package else text
+    notes = "; ".join(_notes(registry, name))
+    return f"{text} [dim]({escape(notes)})[/dim]" if notes else text
+
+
+def _notes(registry: Registry[Any], name: str) -> list[str]:
+    """What else to know of a name: the package that brings it."""
+    package = registry.package(name)
+    return [package] if package else []

@@ -7,6 +7,7 @@ from fedgen.federate.deploy.folders import (
     APP,
     Place,
     new_folder,
+    without_places,
     write_app,
     write_connection,
     write_keys,
@@ -48,6 +49,13 @@ once it has arrived. There, install FedGen in the same version (`pip install '.[
 
 Sites: {sites}.
 """
+_PLUGINS = """
+## Plug-ins
+
+The server and all sites need these in the same version, or as the same file in their folders:
+
+{listed}
+"""
 
 
 def begin(
@@ -75,6 +83,8 @@ def begin(
     text = _README.format(
         extras=extras, count=len(names), app=APP, host=host, port=port, bind=bind, inner=superlink_port, sites=listed
     )  # fmt: skip
+    if needed := without_places(config).plugins:
+        text += _PLUGINS.format(listed="\n".join(f"- {name}: {origin}" for name, origin in needed.items()))
     write_whole(place.root / "README.md", text.encode())
     return place
 
