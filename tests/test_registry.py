@@ -43,10 +43,14 @@ def network(sample, classes, *, hidden: int = 5):
     return fedgen.MODELS["mlp"](sample, classes, hidden=hidden, latent=3)
 
 
-def points(*, data_dir="", classes=3):
-    labels = np.arange(120) % classes
+def points(*, data_dir="", classes=3, seed=0, lr=0.5):
+    labels = (seed + np.arange(120)) % classes
     x = np.stack([labels, labels**2], 1) + len(data_dir)
     return fedgen.from_arrays(x, labels, x, labels, name="points")
+
+
+def greedy(task, federation, *, momentum=0.9):
+    return fedavg(task, federation)
 
 
 def nothing(*arguments, **more):
@@ -168,6 +172,7 @@ def test_options_on_the_command_line() -> None:
         ({"dataset": "absent_module:points"}, "dataset 'absent_module:points' cannot be imported"),
         ({"algorithms": ["my_module:slow"], "my_module:slow.fctor": 1}, "did you mean 'factor'?"),
         ({"algorithms": ["my_module:slow"], "my_module:slow.factor": -1.0}, "must be greater than or equal to 0"),
+        ({"algorithms": ["my_module:greedy"]}, "'momentum', and that is a setting of the run"),
         ({"model": "my_module:network", "model.hidden": "x"}, "model.hidden must be a valid integer"),
     ],
 )
@@ -190,6 +195,8 @@ def test_functions_that_give_something_else_are_named(mine: Path) -> None:
 def test_a_dataset_gets_the_folder_that_the_user_names(mine: Path) -> None:
     assert load("my_module:points", data_dir="1234567", classes=2).x_train[0, 0] == 7
     assert own_path("my_module:points") is None
+    config = resolve({"dataset": "my_module:points", "dataset.seed": 4, "dataset.lr": 2.0, "seed": 1}, {"lr": 0.1})
+    assert config.of("dataset") == {"classes": 3, "seed": 4, "lr": 2.0}, "which may be called as settings are"
     (mine / "my_module:points").mkdir()
     assert own_path("my_module:points") == mine / "my_module:points", "what is there is a path"
 

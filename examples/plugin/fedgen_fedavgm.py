@@ -1,7 +1,7 @@
 """A plug-in for FedGen: an algorithm, a network and a dataset, each one function.
 
 The first line of a function's docstring is what `fedgen list` shows. Keyword-only parameters are its options
-(`--set fedavgm.momentum=0.5`, `--set model.hidden=8`, `--set dataset.samples=500`); their types are checked.
+(`--set fedavgm.server_momentum=0.5`, `--set model.hidden=8`, `--set dataset.samples=500`); their types are checked.
 """
 
 import math
@@ -24,7 +24,7 @@ class Server(NamedTuple):
     velocity: fedgen.Params
 
 
-def fedavgm(task: fedgen.Task, federation: fedgen.Federation, *, momentum: float = 0.9) -> fedgen.Algorithm:
+def fedavgm(task: fedgen.Task, federation: fedgen.Federation, *, server_momentum: float = 0.9) -> fedgen.Algorithm:
     """FedAvg with momentum at the server (FedAvgM, Hsu et al. 2019)."""
     base = fedavg(task, federation)
 
@@ -35,7 +35,7 @@ def fedavgm(task: fedgen.Task, federation: fedgen.Federation, *, momentum: float
     def server_update(server: Server, uploads: Upload, round: fedgen.Round) -> tuple[Server, dict[str, jax.Array]]:
         average, metrics = base.server_update(server.base, uploads, round)
         step = jax.tree.map(lambda new, old: new - old, average.params, server.base.params)
-        velocity = jax.tree.map(lambda v, s: momentum * v + s, server.velocity, step)
+        velocity = jax.tree.map(lambda v, s: server_momentum * v + s, server.velocity, step)
         params = jax.tree.map(lambda old, v: old + v, server.base.params, velocity)
         return Server(average._replace(params=params), velocity), metrics
 

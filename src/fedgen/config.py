@@ -113,6 +113,9 @@ class RunConfig(Federation):
 
 TABLES = ("plugins", "options")  # fields that are tables, not settings
 
+# The sections of options that are no algorithm's, and which of their builder's options are settings of the run.
+_PASSED = {"dataset": ("data_dir",), "model": (), "partition": ("alpha",)}
+
 # Settings of the run that one algorithm may have differently: they concern its own training only.
 PER_ALGORITHM = tuple(
     name
@@ -140,7 +143,7 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     for layer in (PRESETS[preset], DATASET_PRESETS.get((preset, dataset), {}), *layers):
         for key in layer:
             if key in PER_ALGORITHM:  # said for all, it also replaces what a weaker layer said for one
-                flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}")}
+                flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}") or k.split(".")[0] in _PASSED}
         flat.update(layer)
 
     settings = {key: value for key, value in flat.items() if "." not in key}
@@ -243,14 +246,25 @@ def _no_options() -> None:
     """Stands in for a dataset or a model of the caller's own."""
 
 
+def own_options(section: str, builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The options of a builder, less those that it gets from the settings of the run."""
+    found = {name: value for name, value in options_of(builder).items() if name not in _PASSED.get(section, ())}
+    taken = [] if section in _PASSED else [name for name in found if name in RunConfig.model_fields]
+    if taken:
+        raise FedgenError(
+            f"algorithm '{section}' has an option '{taken[0]}', and that is a setting of the run; give the option"
+            f" another name, for example 'server_{taken[0]}'"
+        )
+    return found
+
+
 def _options(section: str, builder: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a builder: the given ones, checked, and the defaults of its signature."""
     fields: dict[str, Any] = {
         name: (type_of(parameter), ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in options_of(builder).items()
-        if name not in RunConfig.model_fields  # such as the partition's alpha: a setting of the run
+        for name, parameter in own_options(section, builder).items()
     }
-    is_algorithm = section in ALGORITHMS
+    is_algorithm = section not in _PASSED
     if is_algorithm:
         shared = {name: RunConfig.model_fields[name] for name in PER_ALGORITHM if name in given}
         fields |= {name: (field.rebuild_annotation(), field.default) for name, field in shared.items()}

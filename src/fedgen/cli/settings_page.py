@@ -2,18 +2,18 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from fedgen.algorithms import ALGORITHMS
 from fedgen.cli.settings import SETTINGS, default_text, panel_of, shown
-from fedgen.config import PER_ALGORITHM, RunConfig, type_of
+from fedgen.config import PER_ALGORITHM, own_options, type_of
 from fedgen.core.settings import PANELS
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS, loader_of
 from fedgen.models import MODELS
 from fedgen.presets import PRESETS
-from fedgen.registry import Registry, options_of, summary_of
+from fedgen.registry import Registry, summary_of
 
 _HEAD = """\
 # Settings
@@ -52,7 +52,7 @@ def settings_page() -> str:
         if section == "dataset":
             builders["your own (a path)"] = loader_of("./")
         for name, builder in builders.items():
-            if _own_options(builder):
+            if own_options(section, builder):
                 shown_name = f"`{name}`" if name in registry else name
                 parts += [f"### {section} {shown_name}\n", _text(builder), _options(section, builder)]
     return "\n".join(parts)
@@ -70,13 +70,9 @@ def _settings(panel: str) -> Iterable[tuple[str, ...]]:
             yield f"`{name}`", mark, values, default_text(name), field.description or ""
 
 
-def _own_options(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    return {key: value for key, value in options_of(builder).items() if key not in RunConfig.model_fields}
-
-
 def _options(section: str, builder: Callable[..., Any]) -> str:
     rows = []
-    for name, parameter in _own_options(builder).items():
+    for name, parameter in own_options(section, builder).items():
         key = f"{section}.{name}"
         others = [f"{preset}: {shown(values[key])}" for preset, values in PRESETS.items() if key in values]
         rows.append((f"`{key}`", _values(type_of(parameter)), "; ".join([_value(parameter.default), *others])))
