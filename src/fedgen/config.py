@@ -6,6 +6,7 @@ layer is flat: `rounds` is a setting of the run, `fedgen.w` one of an algorithm,
 """
 
 import inspect
+import json
 import re
 import tomllib
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -379,5 +380,7 @@ def toml_value(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_toml_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False).replace(
+            "\x7f", "\\u007f"
+        )  # JSON's strings are TOML's, but for DEL
     return repr(value)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fedgen.errors import FedgenError, unknown
 
@@ -41,9 +41,9 @@ class Registry(MutableMapping[str, T]):
         if name in self._added:
             return self._added[name]
         if name in self._built_in:
-            return self._load(name, self._built_in[name])
+            return cast(T, load(self._built_in[name]))
         if name in self._plugins:
-            return self._load(name, self._plugins[name].value)
+            return self._load(name, _address(self._plugins[name]))
         if self.addresses and is_address(name):
             with importable(Path.cwd()):
                 return self._load(name, name)
@@ -103,11 +103,11 @@ class Registry(MutableMapping[str, T]):
         names = [point.name for point in found]
         taken = {*self._built_in, *_RESERVED, *(name for name in names if names.count(name) > 1)}
         free = {point: _NAME.fullmatch(point.name) and point.name not in taken for point in found}
-        return {point.name if free[point] else point.value: point for point in sorted(found, key=lambda p: p.name)}
+        return {point.name if free[point] else _address(point): point for point in sorted(found, key=lambda p: p.name)}
 
     def _load(self, name: str, address: str) -> T:
         try:
-            return load(address)
+            return cast(T, load(address))
         except Exception as error:  # whatever other people's code does while it is imported
             raise FedgenError(f"{self.kind} '{name}' cannot be imported: {type(error).__name__}: {error}") from error
 
@@ -176,7 +176,11 @@ def summary_of(builder: Callable[..., Any]) -> str:
 
 def _described(point: EntryPoint) -> str:
     version = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
-    return f"{point.module}:{point.attr}{version}"
+    return f"{_address(point)}{version}"
+
+
+def _address(point: EntryPoint) -> str:
+    return f"{point.module}:{point.attr}"
 
 
 def _address_of(function: Any) -> str:
