@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedgen import cli_bench
 from fedgen.bench import child, suite
 from fedgen.bench.child import Peer
 from fedgen.bench.machine import cnn_round_flops
@@ -19,6 +18,7 @@ from fedgen.bench.peers.workload import write_workload
 from fedgen.bench.show import markdown, picture, tables
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, exponent, take_turns
+from fedgen.cli import bench as cli_bench
 from fedgen.cli.main import app
 from fedgen.errors import FedgenError
 
@@ -197,7 +197,7 @@ def test_a_mistake_is_told_before_anything_is_measured(
     def never(*arguments: Any) -> dict[str, Any]:
         raise AssertionError("it measures")
 
-    monkeypatch.setattr(cli_bench, "run_bench", never)
+    monkeypatch.setattr(suite, "run_bench", never)
     result = CliRunner().invoke(app, ["bench", *arguments])
     assert isinstance(result.exception, FedgenError)
     assert said in str(result.exception)
