@@ -193,7 +193,9 @@ def test_a_site_without_it_or_with_another_version_says_so(
     assert "data.npz" in read_journal(folder / "log.jsonl")[-1]["reason"], "with the plug-in, only the data is missed"
 
 
-def test_names_that_are_taken_give_way_to_addresses(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_are_taken_give_way_to_addresses(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from importlib.metadata import EntryPoint
 
     import fedgen.registry
@@ -213,3 +215,7 @@ def test_names_that_are_taken_give_way_to_addresses(installed: Installed, monkey
     assert ALGORITHMS["fedavg"].__module__ == "fedgen.algorithms.fedavg"
     with pytest.raises(FedgenError, match="algorithm 'broken' cannot be imported: ModuleNotFoundError"):
         ALGORITHMS.find("broken")
+    assert call(monkeypatch, "list") == 0, "one that is broken does not hide the others"
+    shown = capsys.readouterr().out
+    assert "algorithm 'broken' cannot be imported" in shown
+    assert "cifar10" in shown
