@@ -143,6 +143,14 @@ def test_a_module_of_ones_own_is_run_repeated_and_resumed(
     assert "which is not here; bring the same here" in capsys.readouterr().err
 
 
+def test_a_module_that_is_there_and_broken_is_not_said_to_be_absent(mine: Path) -> None:
+    (mine / "c.toml").write_text(to_toml(resolve(TINY, {"model": "my_module:network"})))
+    sys.modules.pop("my_module")
+    (mine / "my_module.py").write_text("import absent_dependency\n")
+    with pytest.raises(FedgenError, match=r"cannot be imported: ModuleNotFoundError: .*absent_dependency"):
+        resolve(read_toml(mine / "c.toml"))
+
+
 def test_identities_differ_with_the_file_and_the_written_configuration_is_read_back(mine: Path) -> None:
     config = resolve(TINY, {"algorithms": ["my_module:slow"], "my_module:slow.lr": 0.5})
     assert config.of("my_module:slow") == {"factor": 0.5, "lr": 0.5}

@@ -22,7 +22,7 @@ from fedgen.data.sources import DATASETS, loader_of, own_path
 from fedgen.errors import FedgenError, unknown
 from fedgen.models import MODELS
 from fedgen.presets import DATASET_PRESETS, PRESETS
-from fedgen.registry import Registry, check_origin, options_of
+from fedgen.registry import Registry, check_origin, is_absent, options_of
 
 Layer = Mapping[str, Any]
 
@@ -195,8 +195,8 @@ def _plugins(config: RunConfig, own: Container[str]) -> Iterator[tuple[str, str]
         wanted = config.plugins.get(key)
         try:
             found = registry.origin(name)
-        except FedgenError:
-            if wanted is not None:
+        except FedgenError as error:
+            if wanted is not None and is_absent(name, error):
                 check_origin(kind, name, wanted, None)
             raise
         if wanted is not None:

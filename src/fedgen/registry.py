@@ -143,6 +143,12 @@ def importable(folder: Path) -> Iterator[None]:
             sys.path.remove(place)
 
 
+def is_absent(name: str, error: FedgenError) -> bool:
+    """Whether a name was not found because there is none, and not because something is wrong with it."""
+    cause, module = error.__cause__, name.partition(":")[0]
+    return cause is None or (isinstance(cause, ModuleNotFoundError) and module.startswith(cause.name or module))
+
+
 def check_origin(kind: str, name: str, wanted: str, found: str | None) -> None:
     """Refuse another plug-in, or another version of it, than a configuration was made with; `found` None: none."""
     if wanted == found:
