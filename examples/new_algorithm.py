@@ -1,8 +1,8 @@
 """A new algorithm: one file and one line in the registry.
 
 This one is FedAvgM (Hsu et al. 2019): FedAvg whose server steps along a running mean of the updates. It wraps
-FedAvg and changes only what differs; in the package it would be `algorithms/fedavgm.py`, and the last line
-below an entry of the registry. Command line, presets, checkpoints and tests then know it.
+FedAvg and changes only what differs. The last line registers it for this process; the command takes it as
+`--algorithm new_algorithm:fedavgm`, and as a package of its own it is in `examples/plugin`.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Server(NamedTuple):
     velocity: fedgen.Params
 
 
-def fedavgm(task: fedgen.Task, federation: fedgen.Federation, *, momentum: float = 0.9) -> fedgen.Algorithm:
+def fedavgm(task: fedgen.Task, federation: fedgen.Federation, *, server_momentum: float = 0.9) -> fedgen.Algorithm:
     """FedAvg with momentum at the server."""
     base = fedavg(task, federation)
 
@@ -33,7 +33,7 @@ def fedavgm(task: fedgen.Task, federation: fedgen.Federation, *, momentum: float
     def server_update(server: Server, uploads: Upload, round: fedgen.Round) -> tuple[Server, dict[str, jax.Array]]:
         average, metrics = base.server_update(server.base, uploads, round)
         step = jax.tree.map(lambda new, old: new - old, average.params, server.base.params)
-        velocity = jax.tree.map(lambda v, s: momentum * v + s, server.velocity, step)
+        velocity = jax.tree.map(lambda v, s: server_momentum * v + s, server.velocity, step)
         params = jax.tree.map(lambda old, v: old + v, server.base.params, velocity)
         return Server(average._replace(params=params), velocity), metrics
 
@@ -48,5 +48,5 @@ def fedavgm(task: fedgen.Task, federation: fedgen.Federation, *, momentum: float
 fedgen.ALGORITHMS["fedavgm"] = fedavgm
 
 if __name__ == "__main__":
-    summary = fedgen.simulate(["fedavgm", "fedavg"], rounds=20, model="mlp", options={"fedavgm.momentum": 0.5})
+    summary = fedgen.simulate(["fedavgm", "fedavg"], rounds=20, model="mlp", options={"fedavgm.server_momentum": 0.5})
     print({row["algorithm"]: round(row["accuracy"], 2) for row in summary["results"]})

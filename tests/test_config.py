@@ -110,3 +110,11 @@ def test_wrong_files(content: str, message: str, tmp_path: Path) -> None:
 def test_a_setting_without_a_sign_is_explained() -> None:
     with pytest.raises(FedgenError, match="key=value"):
         parse_setting("fedgen.beta")
+
+
+@pytest.mark.parametrize("text", ["/plain", '/a "b" \\c', "/two\nlines\r\n.", "/\t\x1f\x7f", "/α — 统"])
+def test_any_text_survives_a_file(text: str, tmp_path: Path) -> None:
+    config = resolve({"user_file": text})
+    (tmp_path / "c.toml").write_text(to_toml(config), encoding="utf-8", newline="")
+    assert resolve(read_toml(tmp_path / "c.toml")) == config
+    assert config.user_file == text

@@ -11,7 +11,7 @@ import fedgen
 ROOT = Path(fedgen.__file__).parent
 # A module may import from its own level and from those before it.
 ORDER = [
-    {"errors", "version", "files", "toml"},
+    {"errors", "version", "files", "toml", "registry"},
     {"core"},
     {"models", "data"},
     {"algorithms"},

@@ -13,23 +13,15 @@ if TYPE_CHECKING:
     from fedgen.algorithms import ALGORITHMS
     from fedgen.core.contract import Algorithm, Batch, Federation, Local, Loss, Model, Needs, Params, Round, Step, Task
     from fedgen.data.dataset import Dataset, from_arrays
+    from fedgen.data.sources import DATASETS
     from fedgen.library import simulate
+    from fedgen.models import MODELS
     from fedgen.simulator.devices import use_machine_well
-
-_EXPORTS = {
-    "ALGORITHMS": "fedgen.algorithms",
-    **dict.fromkeys(
-        ("Algorithm", "Batch", "Federation", "Local", "Loss", "Model", "Needs", "Params", "Round", "Step", "Task"),
-        "fedgen.core.contract",
-    ),
-    "Dataset": "fedgen.data.dataset",
-    "from_arrays": "fedgen.data.dataset",
-    "simulate": "fedgen.library",
-    "use_machine_well": "fedgen.simulator.devices",
-}
 
 __all__ = [
     "ALGORITHMS",
+    "DATASETS",
+    "MODELS",
     "Algorithm",
     "Batch",
     "Dataset",
@@ -49,8 +41,37 @@ __all__ = [
     "use_machine_well",
 ]
 
+_MODULES = {
+    "fedgen.algorithms": ("ALGORITHMS",),
+    "fedgen.core.contract": (
+        "Algorithm",
+        "Batch",
+        "Federation",
+        "Local",
+        "Loss",
+        "Model",
+        "Needs",
+        "Params",
+        "Round",
+        "Step",
+        "Task",
+    ),
+    "fedgen.data.dataset": ("Dataset", "from_arrays"),
+    "fedgen.data.sources": ("DATASETS",),
+    "fedgen.library": ("simulate",),
+    "fedgen.models": ("MODELS",),
+    "fedgen.simulator.devices": ("use_machine_well",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'fedgen' has no attribute '{name}'")
-    return getattr(import_module(_EXPORTS[name]), name)
+    """Import a part of the package when it is first asked for (PEP 562): `import fedgen` alone loads no JAX."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

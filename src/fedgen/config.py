@@ -7,20 +7,21 @@ layer is flat: `rounds` is a setting of the run, `fedgen.w` one of an algorithm,
 
 import inspect
 import tomllib
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedgen import toml
-from fedgen.algorithms import ALGORITHMS, options_of
+from fedgen.algorithms import ALGORITHMS
 from fedgen.core.settings import Federation, NotNegative, Positive, Rate, WholeNumber, setting
 from fedgen.data.partition import PARTITIONERS
-from fedgen.data.sources import loader_of, own_path
+from fedgen.data.sources import DATASETS, loader_of, own_path
 from fedgen.errors import FedgenError, unknown
 from fedgen.models import MODELS
 from fedgen.presets import DATASET_PRESETS, PRESETS
+from fedgen.registry import Registry, check_origin, is_absent, options_of
 
 Layer = Mapping[str, Any]
 
@@ -28,15 +29,32 @@ Layer = Mapping[str, Any]
 class RunConfig(Federation):
     """Everything that decides the result of a run."""
 
-    preset: str = setting("paper", "Run", "where all settings that are not given come from: paper, reference or tuned")
-    algorithms: tuple[str, ...] = setting(("fedgen", "fedavg"), "Run", "what is run (see `fedgen list`)")
+    preset: str = setting(
+        "paper", "Run", "where settings that are not given come from: paper, reference or tuned (see `fedgen list`)"
+    )
+    algorithms: tuple[str, ...] = setting(
+        ("fedgen", "fedavg"), "Run", "an algorithm: a name of `fedgen list`, or package.module:function of your own"
+    )
     seeds: Positive = setting(1, "Run", "how many repetitions, each with its own partition")
-    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = setting(0, "Run", "the (first) seed of all draws")
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = setting(
+        0, "Run", "the seed of all draws; repetitions have the following ones"
+    )
 
-    dataset: str = setting("mnist", "Data", "the name or the path of the data (docs/data.md)")
-    data_dir: str = setting("", "Data", "where the dataset's files are")
-    user_file: str = setting("", "Data", "a file that says whose each sample is")
-    model: str = setting("cnn", "Data", "the network (see `fedgen list`)")
+    dataset: str = setting(
+        "mnist",
+        "Data",
+        "the data: a name of `fedgen list`, package.module:function, or the path of an .npz file, of a folder of idx"
+        " files or of one with images in a folder for each class",
+    )
+    data_dir: str = setting(
+        "",
+        "Data",
+        "where the dataset's files are, if neither in $FEDGEN_DATA nor where `fedgen data download` puts them",
+    )
+    user_file: str = setting(
+        "", "Data", "a text or .npy file that says whose each training sample is, for the partition natural"
+    )
+    model: str = setting("cnn", "Data", "the network: a name of `fedgen list`, or package.module:function of your own")
     partition: str = setting("dirichlet", "Data", "how the data is divided among the users (see `fedgen list`)")
     partition_file: str = setting(
         "", "Data", "a .json or .npz file with the partition; where it does not exist, it is written"
@@ -62,11 +80,13 @@ class RunConfig(Federation):
 
     eval_every: Positive = setting(5, "Evaluation", "rounds between evaluations")
     evaluate_on: Literal["test", "validation"] = setting(
-        "test", "Evaluation", "test, or validation: samples of the training set that no user holds"
+        "test",
+        "Evaluation",
+        "what models are tested on: test, or validation: samples of the training set that no user holds",
     )
     validation: Positive = setting(5000, "Evaluation", "how many samples are kept for validation")
     score: Literal["accuracy", "authors", "seen", "matching"] = setting(
-        "accuracy", "Evaluation", "the headline number: accuracy, authors, seen or matching (docs/reading.md)"
+        "accuracy", "Evaluation", "the headline number: accuracy, authors, seen or matching (docs/algorithms.md#scores)"
     )
     headline: Literal["auto", "global", "users"] = setting(
         "auto",
@@ -74,6 +94,9 @@ class RunConfig(Federation):
         "whose accuracy that is: the global model's, the users' own models', or auto: what the algorithm is for",
     )
     score_users: Positive = setting(100, "Evaluation", "the most users whose own models are evaluated")
+    plugins: dict[str, str] = Field(
+        default={}, description="where algorithms, models, datasets and partitions come from that are not built in"
+    )
     options: dict[str, dict[str, Any]] = Field(
         default={}, description="options of the algorithms, the model, the dataset and the partition"
     )
@@ -87,6 +110,11 @@ class RunConfig(Federation):
         """The seeds, one for each repetition."""
         return tuple(range(self.seed, self.seed + self.seeds))
 
+
+TABLES = ("plugins", "options")  # fields that are tables, not settings
+
+# The sections of options that are no algorithm's, and which of their builder's options are settings of the run.
+_PASSED = {"dataset": ("data_dir",), "model": (), "partition": ("alpha",)}
 
 # Settings of the run that one algorithm may have differently: they concern its own training only.
 PER_ALGORITHM = tuple(
@@ -115,27 +143,19 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     for layer in (PRESETS[preset], DATASET_PRESETS.get((preset, dataset), {}), *layers):
         for key in layer:
             if key in PER_ALGORITHM:  # said for all, it also replaces what a weaker layer said for one
-                flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}")}
+                flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}") or k.split(".")[0] in _PASSED}
         flat.update(layer)
 
     settings = {key: value for key, value in flat.items() if "." not in key}
     for key in settings:
         if key not in RunConfig.model_fields or key == "options":
-            raise unknown("setting", key, set(RunConfig.model_fields) - {"options"})
+            raise unknown("setting", key, set(RunConfig.model_fields) - set(TABLES))
     config = checked(RunConfig, settings, "")
-    load_dataset = _no_options if "dataset" in own else loader_of(config.dataset)
-    if load_dataset is not _no_options and (place := own_path(config.dataset)) is not None:
+    if "dataset" not in own and (place := own_path(config.dataset)) is not None:
         config = config.model_copy(update={"dataset": str(place)})  # so that the run can be repeated from elsewhere
     paths = {key: getattr(config, key) for key in ("data_dir", "user_file", "partition_file")}
     config = config.model_copy(update={k: str(Path(v).expanduser().resolve()) for k, v in paths.items() if v})
-    names: list[tuple[str, str, Mapping[str, Any]]] = [
-        *(("algorithm", name, ALGORITHMS) for name in config.algorithms),
-        ("model", config.model, MODELS),
-        ("partition", config.partition, PARTITIONERS),
-    ]
-    for kind, name, valid in names:
-        if name not in valid and kind not in own:
-            raise unknown(kind, name, valid)
+    config = config.model_copy(update={"plugins": dict(_plugins(config, own))})
     if not config.algorithms:
         raise FedgenError("no algorithm is given; name at least one with --algorithm")
     if len(set(config.algorithms)) < len(config.algorithms):
@@ -143,37 +163,64 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     if config.active > config.users:
         raise FedgenError(f"{config.active} active users of {config.users}: active must be at most users")
 
-    sections = {**_builders(config, load_dataset), **ALGORITHMS}
+    builders = _builders(config, own)
     given: dict[str, dict[str, Any]] = {}
     for path, value in flat.items():
         if "." in path:
             section, key = path.rsplit(".", 1)
-            if section not in sections:
-                raise unknown("section", section, sections)
+            if section not in builders and section not in ALGORITHMS:
+                raise unknown("section", section, {*builders, *ALGORITHMS})
             given.setdefault(section, {})[key] = value
-    used = ("dataset", "model", "partition", *config.algorithms)
-    options = {section: _options(section, sections[section], given.get(section, {})) for section in given}
-    return config.model_copy(
-        update={"options": {s: options[s] if s in options else _options(s, sections[s], {}) for s in used}}
-    )
+    options = {}
+    for section in dict.fromkeys([*builders, *config.algorithms, *given]):
+        builder = builders[section] if section in builders else ALGORITHMS[section]
+        options[section] = _options(section, builder, given.get(section, {}))
+    used = (*builders, *config.algorithms)
+    return config.model_copy(update={"options": {section: options[section] for section in used}})
+
+
+def _plugins(config: RunConfig, own: Container[str]) -> Iterator[tuple[str, str]]:
+    """Where what is not built in comes from; it must be what the configuration names, where it names any."""
+    names: list[tuple[str, str, Registry[Any]]] = [
+        ("dataset", config.dataset, DATASETS),
+        *(("algorithm", name, ALGORITHMS) for name in config.algorithms),
+        ("model", config.model, MODELS),
+        ("partition", config.partition, PARTITIONERS),
+    ]
+    for kind, name, registry in names:
+        if kind in own or (kind == "dataset" and own_path(name) is not None):
+            continue
+        key = f"{kind} {name}"
+        wanted = config.plugins.get(key)
+        try:
+            found = registry.origin(name)
+        except FedgenError as error:
+            if wanted is not None and is_absent(name, error):
+                check_origin(kind, name, wanted, None)
+            raise
+        if wanted is not None:
+            check_origin(kind, name, wanted, found)
+        if found:
+            yield key, found
 
 
 def changes(config: RunConfig) -> dict[str, Any]:
     """The settings and options that differ from the defaults in the code, flat."""
     changed = config.model_dump(mode="json", exclude={"options"}, exclude_defaults=True)
-    builders = {**_builders(config, loader_of(config.dataset)), **ALGORITHMS}
+    builders = _builders(config, () if config.model in MODELS else ("model",))
     for section, options in config.options.items():
-        defaults = {name: parameter.default for name, parameter in options_of(builders[section]).items()}
+        builder = builders[section] if section in builders else ALGORITHMS[section]
+        defaults = {name: parameter.default for name, parameter in options_of(builder).items()}
         changed |= {f"{section}.{k}": v for k, v in options.items() if k not in defaults or v != defaults[k]}
     return changed
 
 
-def _builders(config: RunConfig, load_dataset: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+def _builders(config: RunConfig, own: Container[str]) -> dict[str, Callable[..., Any]]:
     """What takes the options of the sections that are no algorithms."""
     return {
-        "dataset": load_dataset,
-        "model": MODELS.get(config.model, _no_options),
-        "partition": PARTITIONERS[config.partition],
+        "dataset": _no_options if "dataset" in own else loader_of(config.dataset),
+        "model": _no_options if "model" in own else MODELS.find(config.model),
+        "partition": PARTITIONERS.find(config.partition),
     }
 
 
@@ -199,28 +246,42 @@ def _no_options() -> None:
     """Stands in for a dataset or a model of the caller's own."""
 
 
+def own_options(section: str, builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The options of a builder, less those that it gets from the settings of the run."""
+    found = {name: value for name, value in options_of(builder).items() if name not in _PASSED.get(section, ())}
+    taken = [] if section in _PASSED else [name for name in found if name in RunConfig.model_fields]
+    if taken:
+        raise FedgenError(
+            f"algorithm '{section}' has an option '{taken[0]}', and that is a setting of the run; give the option"
+            f" another name, for example 'server_{taken[0]}'"
+        )
+    return found
+
+
 def _options(section: str, builder: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a builder: the given ones, checked, and the defaults of its signature."""
     fields: dict[str, Any] = {
-        name: (_type_of(parameter), parameter.default)
-        for name, parameter in options_of(builder).items()
-        if name not in RunConfig.model_fields  # such as the partition's alpha: a setting of the run
+        name: (type_of(parameter), ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in own_options(section, builder).items()
     }
-    if section in ALGORITHMS:
+    is_algorithm = section not in _PASSED
+    if is_algorithm:
         shared = {name: RunConfig.model_fields[name] for name in PER_ALGORITHM if name in given}
         fields |= {name: (field.rebuild_annotation(), field.default) for name, field in shared.items()}
     for key in given:
         if key not in fields:
-            extra = PER_ALGORITHM if section in ALGORITHMS else ()
+            extra = PER_ALGORITHM if is_algorithm else ()
             raise unknown(f"option of {section}", key, {*fields, *extra})
     schema = create_model(section, __config__=ConfigDict(extra="forbid"), **fields)
     values = checked(schema, given, f"{section}.").model_dump()
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _type_of(parameter: inspect.Parameter) -> Any:
+def type_of(parameter: inspect.Parameter) -> Any:
     """A parameter's type: floats are finite and not negative, integers not negative unless they say more."""
     annotation, default = parameter.annotation, parameter.default
+    if annotation is parameter.empty:  # a plug-in need not annotate
+        annotation = Any if default is None or default is parameter.empty else type(default)
     if get_origin(annotation) is Literal or isinstance(default, bool) or default is None:
         return annotation
     if isinstance(default, float):
@@ -237,7 +298,7 @@ def checked(schema: type[BaseModel], values: Mapping[str, Any], prefix: str) -> 
     except ValidationError as error:
         first = error.errors()[0]
         where = prefix + ".".join(str(part) for part in first["loc"] if isinstance(part, str))
-        what = first["msg"].replace("Input should be ", "must be ").replace("Input ", "")
+        what = first["msg"].replace("Input should be ", "must be ").replace("Input ", "").split(", unable to parse")[0]
         raise FedgenError(f"{where} {what}, not {first['input']!r}") from None
 
 
@@ -260,7 +321,7 @@ def layer_of(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
         if not isinstance(table, dict):
             raise FedgenError(f"configuration {path}: options.{section} must be a table, as [options.{section}]")
         layer |= {f"{section}.{key}": value for key, value in table.items()}
-    nested = [key for key, value in layer.items() if isinstance(value, dict)]
+    nested = [key for key, value in layer.items() if isinstance(value, dict) and "." not in key and key != "plugins"]
     if nested:
         raise FedgenError(f"configuration {path}: write [options.{nested[0]}] instead of [{nested[0]}]")
     return layer
@@ -279,7 +340,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def to_toml(config: RunConfig) -> str:
     """The resolved configuration as a TOML file; reading it back gives the same configuration."""
-    return toml.dumps({**config.model_dump(exclude={"options"}), "options": config.options})
+    plugins = {"plugins": config.plugins} if config.plugins else {}
+    return toml.dumps({**config.model_dump(exclude=set(TABLES)), **plugins, "options": config.options})
 
 
 def to_commented_toml(config: RunConfig, without: Container[str] = ()) -> str:
@@ -287,10 +349,13 @@ def to_commented_toml(config: RunConfig, without: Container[str] = ()) -> str:
     entries: list[tuple[str, dict[str, Any]]] = [
         (str(about.description), {name: getattr(config, name)})
         for name, about in RunConfig.model_fields.items()
-        if name != "options" and name not in without
+        if name not in TABLES and name not in without
     ]
+    if config.plugins:
+        entries.append((str(RunConfig.model_fields["plugins"].description), {"plugins": config.plugins}))
     for section, options in config.options.items():
         if options and section not in without:
-            page = f" (docs/algorithms/{section.rstrip('+')}.md)" if section in ALGORITHMS else ""
+            is_documented = section in ALGORITHMS and not ALGORITHMS.origin(section)
+            page = f" (docs/algorithms/{section.rstrip('+')}.md)" if is_documented else ""
             entries.append((f"options of {section}{page}", {"options": {section: options}}))
     return toml.dumps_commented(entries)

@@ -15,8 +15,8 @@ from fedgen.simulator.setup import prepare
 def simulate(
     algorithms: str | Sequence[str] = "fedgen",
     *,
-    data: Dataset | None = None,
-    model: Model | None = None,
+    data: Dataset | str | None = None,
+    model: Model | str | None = None,
     options: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     **settings: Any,
@@ -25,14 +25,19 @@ def simulate(
 
     `settings` are those of the command line (`rounds=50`, `preset="reference"` ...), `options` those of one
     algorithm, the partition or the model (`{"fedgen.beta": 1.0}`). `data` and `model` bring one's own arrays
-    (`fedgen.from_arrays`) and network (`fedgen.Model`). With `out`, a run folder is written there.
+    (`fedgen.from_arrays`) and network (`fedgen.Model`), or name them as the command does (`data="mnist"`,
+    `model="mlp"`, `model="my.module:function"`). With `out`, a run folder is written there.
     """
     layer = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms), **settings}
     own = set()
-    if data is not None:
+    if isinstance(data, str):
+        layer["dataset"], data = data, None
+    elif data is not None:
         layer["dataset"] = data.name
         own.add("dataset")
-    if model is not None:
+    if isinstance(model, str):
+        layer["model"], model = model, None
+    elif model is not None:
         layer["model"] = "own"
         own.add("model")
     config = resolve(layer, options or {}, own=own)

@@ -197,7 +197,7 @@ def test_a_mistake_is_told_before_anything_is_measured(
     def never(*arguments: Any) -> dict[str, Any]:
         raise AssertionError("it measures")
 
-    monkeypatch.setattr(cli_bench, "run_bench", never)
+    monkeypatch.setattr(suite, "run_bench", never)
     result = CliRunner().invoke(app, ["bench", *arguments])
     assert isinstance(result.exception, FedgenError)
     assert said in str(result.exception)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from command import call as _fedgen
-from fedgen.cli import reproduce as cli_reproduce
 from fedgen.errors import FedgenError
+from fedgen.grid import runner
 from fedgen.grid.store import Store
+from fedgen.paper import spec
 from fedgen.paper.markdown_page import page
 from fedgen.paper.results import all_results, results_like
 from fedgen.paper.spec import Experiment, experiment, read_experiment
@@ -40,7 +41,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
         f'[settings]\n{lines}\n[[columns]]\nalgorithm = "fedavg"\n[[columns]]\nalgorithm = "fedgen"\n{rows}\n{figures}'
     )
     one = read_experiment("small", text)
-    monkeypatch.setattr(cli_reproduce, "experiment", lambda name: one if name == "small" else experiment(name))
+    monkeypatch.setattr(spec, "experiment", lambda name: one if name == "small" else experiment(name))
     return one
 
 
@@ -58,7 +59,7 @@ def test_a_table_is_made_and_made_again_without_computing(
     assert "2 cells failed" in shown.err
     assert (out / "figures/small.paper.png").stat().st_size > 0
 
-    monkeypatch.setattr(cli_reproduce, "compute", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr(runner, "compute", lambda *_, **__: pytest.fail("computed again"))
     assert _fedgen(monkeypatch, "reproduce", "small", "--row", "even", "--out", out) == 0
     assert list(json.loads((out / "small.paper.json").read_text())["cells"]) == ["even", "uneven"]
     assert _fedgen(monkeypatch, "reproduce", "small", "--no-compute", "--out", out) == 0

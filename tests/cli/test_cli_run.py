@@ -126,7 +126,7 @@ def test_the_readmes_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     commands = [shlex.split(line, comments=True) for line in readme.splitlines() if line.startswith("fedgen ")]
     assert len(commands) >= 5
     for _, *arguments in commands:

@@ -147,7 +147,7 @@ def test_the_configuration_explains_itself_and_leaves_out_what_divides_data(
     assert "[options.partition]" not in text
     layers = {"algorithms": ["feddistill+"], "preset": "tuned", "users": 2, "active": 2, "rounds": 100}
     given = resolve({**layers, "dataset": "of-the-sites", "local_steps": 7}, own={"dataset"})
-    assert AppSettings(root / "fedgen-federation").config == given, "what is left out has its default"
+    assert AppSettings(root / "fedgen-federation", root / "server").config == given, "what is left out has its default"
 
 
 def test_a_folder_that_is_not_empty_is_refused(

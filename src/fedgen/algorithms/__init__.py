@@ -1,38 +1,41 @@
 """The registry: a new algorithm is one new file and one line here."""
 
-from fedgen.algorithms.ditto import ditto
-from fedgen.algorithms.fedavg import fedavg
-from fedgen.algorithms.feddfusion import feddfusion
-from fedgen.algorithms.feddistill import feddistill
-from fedgen.algorithms.feddistill_plus import feddistill_plus
-from fedgen.algorithms.feddyn import feddyn
-from fedgen.algorithms.fedensemble import fedensemble
-from fedgen.algorithms.fedgen import fedgen
-from fedgen.algorithms.fedlc import fedlc
-from fedgen.algorithms.fedntd import fedntd
-from fedgen.algorithms.fedopt import fedopt
-from fedgen.algorithms.fedprox import fedprox
-from fedgen.algorithms.fedsam import fedsam
-from fedgen.algorithms.moon import moon
-from fedgen.algorithms.registry import Builder, build, options_of
-from fedgen.algorithms.scaffold import scaffold
+from typing import TYPE_CHECKING, Any
 
-ALGORITHMS: dict[str, Builder] = {
-    "fedavg": fedavg,
-    "fedprox": fedprox,
-    "scaffold": scaffold,
-    "feddyn": feddyn,
-    "fedopt": fedopt,
-    "moon": moon,
-    "fedntd": fedntd,
-    "fedlc": fedlc,
-    "fedsam": fedsam,
-    "ditto": ditto,
-    "fedensemble": fedensemble,
-    "feddistill": feddistill,
-    "feddistill+": feddistill_plus,
-    "feddfusion": feddfusion,
-    "fedgen": fedgen,
-}
+from fedgen.registry import Registry, options_of
+
+if TYPE_CHECKING:
+    from fedgen.algorithms.registry import Builder, build
+
+ALGORITHMS: "Registry[Builder]" = Registry(
+    "algorithm",
+    {
+        "fedavg": "fedgen.algorithms.fedavg:fedavg",
+        "fedprox": "fedgen.algorithms.fedprox:fedprox",
+        "scaffold": "fedgen.algorithms.scaffold:scaffold",
+        "feddyn": "fedgen.algorithms.feddyn:feddyn",
+        "fedopt": "fedgen.algorithms.fedopt:fedopt",
+        "moon": "fedgen.algorithms.moon:moon",
+        "fedntd": "fedgen.algorithms.fedntd:fedntd",
+        "fedlc": "fedgen.algorithms.fedlc:fedlc",
+        "fedsam": "fedgen.algorithms.fedsam:fedsam",
+        "ditto": "fedgen.algorithms.ditto:ditto",
+        "fedensemble": "fedgen.algorithms.fedensemble:fedensemble",
+        "feddistill": "fedgen.algorithms.feddistill:feddistill",
+        "feddistill+": "fedgen.algorithms.feddistill_plus:feddistill_plus",
+        "feddfusion": "fedgen.algorithms.feddfusion:feddfusion",
+        "fedgen": "fedgen.algorithms.fedgen:fedgen",
+    },
+    group="fedgen.algorithms",
+)
 
 __all__ = ["ALGORITHMS", "Builder", "build", "options_of"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what builds an algorithm, and JAX with it, when it is first asked for (PEP 562)."""
+    if name in ("Builder", "build"):
+        from fedgen.algorithms import registry
+
+        return getattr(registry, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

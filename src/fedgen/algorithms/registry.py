@@ -1,6 +1,5 @@
-"""How a builder's signature becomes its configuration: keyword-only hyper-parameters with their defaults."""
+"""How an algorithm is built from its options and those of the run that it may have differently."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,20 +10,6 @@ from fedgen.core.privacy import check_privacy
 from fedgen.errors import FedgenError
 
 Builder = Callable[..., Algorithm]  # (task, federation, *, hyper-parameters) -> Algorithm
-
-
-def options_of(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The keyword-only parameters of a builder, by name."""
-    return {
-        name: parameter
-        for name, parameter in inspect.signature(builder).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-
-
-def summary_of(builder: Callable[..., Any]) -> str:
-    """The first line of a builder's docstring."""
-    return (inspect.getdoc(builder) or "").splitlines()[0]
 
 
 def build(

@@ -7,17 +7,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedgen.bench.show import machine_line, markdown, picture, tables
-from fedgen.bench.suite import PARTS, run_bench
 from fedgen.errors import FedgenError, unknown
 from fedgen.files import check_writable, write_whole
-from fedgen.report.terminal import terminal
-from fedgen.simulator.devices import use_machine_well
 
 console = Console(highlight=False, markup=False)
 if not console.is_terminal:
     console.width = 120
 errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+# Those of fedgen.bench.suite, which is slow to import.
+PARTS = ("rounds", "start", "memory", "seeds", "resnet", "users", "cohort", "runs", "runs-of-fedgen", "steps", "images")
 
 
 def bench(
@@ -34,6 +34,11 @@ def bench(
     installed (the extra `bench` brings them), on the same draws and down to
     the same losses.
     """
+    from fedgen.bench.show import machine_line, markdown, picture, tables
+    from fedgen.bench.suite import run_bench
+    from fedgen.report.terminal import terminal
+    from fedgen.simulator.devices import use_machine_well
+
     for name in (*(only or ()), *(skip or ())):
         if name not in PARTS:
             raise unknown("part", name, PARTS)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from fedgen.algorithms import options_of
+from fedgen.cli.settings import takes_settings
 from fedgen.config import parse_setting, resolve
 from fedgen.data.describe import describe
 from fedgen.data.download import download as fetch
@@ -17,8 +17,7 @@ from fedgen.data.locate import download_folder
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS, OFFERS
 from fedgen.errors import FedgenError, unknown
-from fedgen.report.partitions import bubbles
-from fedgen.runs.division import divide_all, keep_partition, load_dataset
+from fedgen.registry import file_name, options_of
 
 app = typer.Typer(help="Look at how data is divided, and fetch datasets.", no_args_is_help=True)
 console = Console(highlight=False, markup=False)
@@ -26,25 +25,34 @@ MOST_ROWS = 30  # users listed one by one
 
 
 @app.command()
+@takes_settings(
+    only=(
+        "dataset",
+        "data_dir",
+        "user_file",
+        "partition",
+        "partition_file",
+        "alpha",
+        "train_fraction",
+        "class_limit",
+        "users",
+        "seed",
+    ),
+    lists=("alpha",),
+)
 def show(
-    dataset: Annotated[str, typer.Option(help="A dataset's name, or the path of your own.")] = "mnist",
-    data_dir: Annotated[str | None, typer.Option(help="Where the dataset's files are.")] = None,
-    partition: Annotated[str | None, typer.Option(help="How the data is divided (see `fedgen list`). Default: dirichlet; celeba: natural.")] = None,
-    alpha: Annotated[list[float] | None, typer.Option(help="Dirichlet parameter; give it several times to compare. Default: 0.1.")] = None,
-    users: Annotated[int | None, typer.Option(help="How many users there are. Default: 20.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed of the partition. Default: 0.")] = None,
-    partition_file: Annotated[str | None, typer.Option(help="A partition file to show, or to write.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting of a run, as key=value: partition.min_samples=2.")] = None,
+    given: dict[str, Any],
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the partition or the dataset: partition.min_samples=2, dataset.split=balanced. Give it several times for several.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for the figure.")] = Path(),
 ) -> None:  # fmt: skip
     """Show how a partition divides the data: a table of the users, and the paper's bubble figure as PNG and SVG."""
-    given: dict[str, Any] = {
-        "dataset": dataset, "data_dir": data_dir, "partition": partition, "users": users, "seed": seed,
-        "partition_file": partition_file, "seeds": 1, "active": 1,
-    }  # fmt: skip
-    settings = {key: value for key, value in given.items() if value is not None}
-    settings |= dict(parse_setting(text) for text in set_ or ())
-    alphas: list[float | None] = [*alpha] if alpha else [None]
+    from fedgen.report.partitions import bubbles
+    from fedgen.runs.division import divide_all, keep_partition, load_dataset
+
+    settings = {**given, "seeds": 1, "active": 1, **dict(parse_setting(text) for text in set_ or ())}
+    alpha = settings.pop("alpha", None)
+    partition_file = settings.get("partition_file")
+    alphas: list[Any] = alpha if isinstance(alpha, list) else [alpha]
     if partition_file is not None and len(alphas) > 1:
         raise FedgenError("a partition file holds one partition; give one --alpha with it")
     if len(alphas) > 1 and "alpha" not in options_of(PARTITIONERS[resolve(settings).partition]):
@@ -63,7 +71,7 @@ def show(
         console.print(_table(f"{config.dataset}, {title}, seed {config.seed}", counts))
     try:
         out.mkdir(parents=True, exist_ok=True)
-        paths = bubbles(panels, out, f"partition-{Path(dataset).stem}")
+        paths = bubbles(panels, out, f"partition-{file_name(Path(settings.get('dataset', 'mnist')).stem)}")
     except OSError as error:
         raise FedgenError(f"the figure cannot be written into {out}: {error.strerror}") from error
     console.print(f"Figure: {paths[0]} and {paths[1].name}")
@@ -78,7 +86,7 @@ def download(
     if name not in DATASETS:
         raise unknown("dataset", name, OFFERS)
     if name not in OFFERS:
-        console.print(f"{name} comes with the package; there is nothing to download.")
+        console.print(f"{name} comes with {DATASETS.package(name) or 'the package'}; there is nothing to download.")
         return
     folder = download_folder(name, str(data_dir or ""))
     paths = fetch(OFFERS[name], folder)

@@ -1,6 +1,7 @@
 """The command line for federations: `fedgen federate demo`, `init` and `gate`."""
 
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedgen.cli.settings import takes_settings
 from fedgen.config import checked, parse_setting, resolve
 from fedgen.errors import FedgenError
-from fedgen.paper.report import write_report
-from fedgen.report.figures import learning_curves
-from fedgen.runs.division import load_dataset
-from fedgen.simulator.devices import use_machine_well
-from fedgen.simulator.setup import prepare
+from fedgen.registry import is_address
 
 app = typer.Typer(
     help="A real federation on Flower: the same algorithms across processes and machines.", no_args_is_help=True
@@ -30,20 +28,20 @@ AGREEMENT = 1e-5  # relative, over the first rounds; later ones drift as roundin
 
 
 @app.command()
+@takes_settings(
+    without=("users", "seeds", "evaluate_on", "validation"),
+    defaults={"algorithms": ["fedgen"], "rounds": 5, "alpha": 0.5, "eval_every": 1},
+    said={"active": "all sites"},
+    lists=("lr_milestones",),
+)
 def demo(
-    algorithm: Annotated[str, typer.Option(help="An algorithm (see `fedgen list`).")] = "fedgen",
+    given: dict[str, Any],
     sites: Annotated[int, typer.Option(min=2, help="How many sites there are.")] = 4,
-    active: Annotated[int | None, typer.Option(help="How many of them train in a round. Default: all.")] = None,
-    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 5,
-    share: Annotated[str, typer.Option(help="all, or predictor: then feature extractors stay with the sites.")] = "all",
-    dataset: Annotated[str, typer.Option(help="A dataset's name, or the path of your own.")] = "mnist",
-    alpha: Annotated[float, typer.Option(help="Dirichlet parameter: the smaller, the more different the sites.")] = 0.5,
-    seed: Annotated[int, typer.Option(help="The seed.")] = 0,
     tls: Annotated[bool, typer.Option(help="Encrypt, and let in only sites whose key is registered.")] = True,
     min_sites: Annotated[int, typer.Option(min=1, help="A round with fewer good updates does not count.")] = 2,
     round_timeout: Annotated[float, typer.Option(help="Seconds that sites have for a round.")] = 300.0,
     strikes: Annotated[int, typer.Option(min=1, help="Refused messages after which a site is excluded.")] = 3,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting of a run, as key=value.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the algorithm, the model, the dataset or the partition: fedgen.beta=1, model.latent=16 (docs/settings.md). Give it several times for several.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder. Default: runs/federation-DATE-TIME.")] = None,
 ) -> None:  # fmt: skip
     """Run a federation of separate processes on this machine and compare it with the simulator.
@@ -55,12 +53,16 @@ def demo(
     from fedgen.demo.demo import RUN, demonstrate
     from fedgen.federate.deploy.folders import new_folder
     from fedgen.federate.settings import ServerSettings
+    from fedgen.paper.report import write_report
+    from fedgen.report.figures import learning_curves
+    from fedgen.runs.division import load_dataset
+    from fedgen.simulator.devices import use_machine_well
+    from fedgen.simulator.setup import prepare
 
-    settings: dict[str, Any] = {
-        "algorithms": [algorithm], "users": sites, "active": sites if active is None else active, "rounds": rounds,
-        "share": share, "dataset": dataset, "alpha": alpha, "seed": seed, "eval_every": 1,
-    }  # fmt: skip
+    settings = {"users": sites, "active": sites, **given}
     config = resolve(settings, dict(parse_setting(text) for text in set_ or ()))
+    if any(map(is_address, (*config.algorithms, config.model))):  # the sites' processes are started elsewhere
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
     use_machine_well()
     data = load_dataset(config)
     setup = prepare(config, data)
@@ -96,8 +98,22 @@ def demo(
         raise typer.Exit(1)
 
 
+# Not of a federation of real sites: they have their data, and are tested on what they and the server have.
+_OF_A_SIMULATION = (
+    "users", "seeds", "dataset", "data_dir", "user_file", "partition", "partition_file", "alpha", "train_fraction",
+    "class_limit", "proxy_limit", "evaluate_on", "validation", "score_users",
+)  # fmt: skip
+
+
 @app.command()
+@takes_settings(
+    without=_OF_A_SIMULATION,
+    defaults={"algorithms": ["fedgen"], "preset": "tuned", "rounds": 100},
+    said={"active": "all sites"},
+    lists=("lr_milestones",),
+)
 def init(
+    given: dict[str, Any],
     folder: Annotated[Path, typer.Argument(help="The new folder.")],
     site: Annotated[list[str] | None, typer.Option(help="A site's name; give it once for each site. Needed.")] = None,
     host: Annotated[str | None, typer.Option(help="The name or address under which the sites reach the server. Needed.")] = None,
@@ -108,15 +124,10 @@ def init(
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port that sites connect to.")] = 8000,
     bind: Annotated[str, typer.Option(help="The address on which the server's gate listens for sites.")] = "0.0.0.0",
     superlink_port: Annotated[int, typer.Option(min=1, max=65535, help="SuperLink's port on the server's loopback interface.")] = 8001,
-    algorithm: Annotated[str, typer.Option(help="An algorithm (see `fedgen list`).")] = "fedgen",
-    preset: Annotated[str, typer.Option(help="paper, reference or tuned.")] = "tuned",
-    active: Annotated[int | None, typer.Option(help="How many sites train in a round. Default: all.")] = None,
-    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 100,
-    share: Annotated[str, typer.Option(help="all, or predictor: then feature extractors stay with the sites.")] = "all",
     min_sites: Annotated[int, typer.Option(min=1, help="A round with fewer good updates does not count.")] = 2,
     round_timeout: Annotated[float, typer.Option(help="Seconds that sites have for a round.")] = 600.0,
     strikes: Annotated[int, typer.Option(min=1, help="Refused messages after which a site is excluded.")] = 3,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting of a run, as key=value.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the algorithm or the model: fedgen.beta=1, model.latent=16 (docs/settings.md). Give it several times for several.")] = None,
 ) -> None:  # fmt: skip
     """Write what a real federation needs: an app for Flower, a server's folder, and a folder with keys for each site."""
     flower_is_installed()
@@ -128,10 +139,7 @@ def init(
     if site is None or host is None or classes is None or sample is None:
         missing = [option for option, value in needed.items() if value is None]
         raise FedgenError(f"{', '.join(missing)} must be given, too; see `fedgen federate init --help`")
-    settings: dict[str, Any] = {
-        "algorithms": [algorithm], "preset": preset, "users": len(site), "rounds": rounds, "share": share,
-        "active": len(site) if active is None else active, "dataset": "of-the-sites",
-    }  # fmt: skip
+    settings = {"users": len(site), "active": len(site), **given, "dataset": "of-the-sites"}
     config = resolve(settings, dict(parse_setting(text) for text in set_ or ()), own={"dataset"})
     try:
         shape = tuple(int(size) for size in sample.split(","))

@@ -7,9 +7,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedgen.paper.report import write_report
-from fedgen.report.chart_files import save_charts
-
 console = Console(highlight=False)
 
 
@@ -24,6 +21,9 @@ def report(
     nothing but itself: no network, no other file. Runs that may not be compared (another dataset, preset, metric ...)
     get tables of their own.
     """
+    from fedgen.paper.report import write_report
+    from fedgen.report.chart_files import save_charts
+
     out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     page = write_report(folders, out)
     console.print(f"Report: {escape(str(out))}", soft_wrap=True)

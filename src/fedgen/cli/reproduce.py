@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import jax
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -15,15 +14,7 @@ from rich.table import Table as Grid
 from fedgen.cli.display import Display
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError, unknown
-from fedgen.grid.runner import GridWatch, compute
-from fedgen.grid.store import Store, identity
-from fedgen.paper.figures import draw
-from fedgen.paper.markdown_page import write_page
-from fedgen.paper.reproduce import Request, finish
-from fedgen.paper.spec import experiment, experiments
-from fedgen.paper.tables import terminal_tables
-from fedgen.simulator.devices import use_machine_well
-from fedgen.simulator.run import Interrupted
+from fedgen.runs.watch import GridWatch
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -48,6 +39,16 @@ def reproduce(
     NAMES are experiments (`fedgen reproduce list` shows them), or one of: all; list; page, a Markdown page of what
     --out holds. Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
     """
+    from fedgen.grid.runner import compute
+    from fedgen.grid.store import Store, identity
+    from fedgen.paper.figures import draw
+    from fedgen.paper.markdown_page import write_page
+    from fedgen.paper.reproduce import Request, finish
+    from fedgen.paper.spec import experiment, experiments
+    from fedgen.paper.tables import terminal_tables
+    from fedgen.simulator.devices import use_machine_well
+    from fedgen.simulator.run import Interrupted
+
     if names == ["list"]:
         _list()
         return
@@ -107,10 +108,14 @@ def _share(part: str) -> tuple[int, int]:
 
 
 def _jobs() -> int:
+    import jax
+
     return 1 if jax.default_backend() == "cpu" else max((os.cpu_count() or 2) // 2, 1)
 
 
 def _list() -> None:
+    from fedgen.paper.spec import experiments
+
     grid = Grid(title="Experiments", title_justify="left", title_style="bold", box=None, padding=(0, 2))
     for title in ("name", "cells", "presets", "what"):
         grid.add_column(title, justify="right" if title == "cells" else "left")

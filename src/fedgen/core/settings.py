@@ -40,7 +40,7 @@ class Federation(BaseModel):
     users: Positive = setting(20, "Federation", "how many users (in a federation: sites) there are")
     rounds: Positive = setting(200, "Federation", "communication rounds")
     share: Literal["all", "predictor"] = setting(
-        "all", "Federation", "all, or predictor: then feature extractors stay with the users"
+        "all", "Federation", "what is shared: all, or predictor; then feature extractors stay with the users"
     )
 
     local_steps: Positive = setting(20, "Local training", "mini-batches a user trains on in a round")
@@ -57,13 +57,22 @@ class Federation(BaseModel):
         per_algorithm=True,
     )
     lr_decay: Rate = setting(
-        1.0, "Local training", "what the rate is multiplied by, see lr_schedule", per_algorithm=True
+        1.0,
+        "Local training",
+        "what the rate is multiplied by, after each round or at each milestone (see lr_schedule)",
+        per_algorithm=True,
     )
     lr_final: NotNegative = setting(
-        0.0, "Local training", "cosine: the part of the rate that is left in the end", per_algorithm=True
+        0.0,
+        "Local training",
+        "the part of the rate that lr_schedule cosine leaves in the last round",
+        per_algorithm=True,
     )
     lr_milestones: tuple[Positive, ...] = setting(
-        (), "Local training", "steps: the rounds after which the rate is multiplied by lr_decay", per_algorithm=True
+        (),
+        "Local training",
+        "a round after which lr_schedule steps multiplies the rate by lr_decay",
+        per_algorithm=True,
     )
     lr_warmup: WholeNumber = setting(
         0, "Local training", "rounds in which the rate first rises from 0 in equal steps", per_algorithm=True
@@ -93,7 +102,7 @@ class Federation(BaseModel):
     weighting: Literal["uniform", "samples"] = setting(
         "uniform",
         "Server",
-        "uniform: users count alike in averages; samples: by how many they have",
+        "how users count in averages: uniform, or by how many samples they have",
         per_algorithm=True,
     )
     statistics: Literal["averaged", "local"] = setting(
@@ -103,10 +112,10 @@ class Federation(BaseModel):
         per_algorithm=True,
     )
     aggregation: Literal["mean", "median", "trimmed"] = setting(
-        "mean", "Server", "mean, median or trimmed: how the server combines the users' parameters"
+        "mean", "Server", "how the server combines the users' parameters: mean, median or trimmed (a trimmed mean)"
     )
     trim: Annotated[float, Field(ge=0, lt=0.5)] = setting(
-        0.2, "Server", "the part of the largest and of the smallest values that trimmed leaves out"
+        0.2, "Server", "the part of the largest and of the smallest values that aggregation trimmed leaves out"
     )
     clip: NotNegative = setting(0.0, "Server", "longest update; longer ones are shortened by the server (0: never)")
 

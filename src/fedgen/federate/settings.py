@@ -4,8 +4,6 @@ Flower sends the app folder to the sites: `config.toml` (a run's configuration, 
 `task.toml` (shape and type of the data). `server.toml` and `site.toml` stay at the server and at the site.
 """
 
-import importlib
-import sys
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -18,8 +16,8 @@ from fedgen.core.contract import Model, Task
 from fedgen.core.settings import NotNegative, Positive, Rate, WholeNumber
 from fedgen.data.dataset import Dataset, Scale
 from fedgen.errors import FedgenError
-from fedgen.models import MODELS
-from fedgen.runs.task import task_of
+from fedgen.registry import importable
+from fedgen.runs.task import model_by_name, task_of
 
 Schema = TypeVar("Schema", bound=BaseModel)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
@@ -116,24 +114,26 @@ def read_settings(path: Path, schema: type[Schema]) -> Schema:
 class AppSettings:
     """The settings in the app folder: the configuration of the run, and shape and type of the data."""
 
-    def __init__(self, app: Path) -> None:
+    def __init__(self, app: Path, folder: Path) -> None:
+        self.folder = folder  # the server's or the site's own: modules there are found
         self.task = read_settings(app / "task.toml", TaskSettings)
-        self.config = resolve(read_toml(app / "config.toml"), own={"dataset"})
+        with importable(folder):
+            self.config = resolve(read_toml(app / "config.toml"), own={"dataset"})
         check_config(self.config)
 
     def task_with(
         self,
         model: str,
         options: dict[str, Any],
-        where: Path,
         *,
         sample: tuple[int, ...] = (),
         proxy_samples: int = 0,
     ) -> Task:
         """The task, with the named model, or with the one of the configuration where none is named."""
         task = self.task.model_copy(update={"sample": sample}) if sample else self.task
-        built = model_by_name(model, task.sample, task.classes, options, where) if model else None
-        return task_of_settings(self.config, task, built, proxy_samples)
+        with importable(self.folder):
+            built = model_by_name(model, task.sample, task.classes, options) if model else None
+            return task_of_settings(self.config, task, built, proxy_samples)
 
 
 def task_of_settings(config: RunConfig, task: TaskSettings, model: Model | None = None, proxy_samples: int = 0) -> Task:
@@ -150,24 +150,3 @@ def check_config(config: RunConfig) -> None:
         raise FedgenError("a federation runs one algorithm with one seed; give one --algorithm and leave out --seeds")
     if config.evaluate_on != "test":
         raise FedgenError("a federation is evaluated on test samples; leave out evaluate_on")
-
-
-def model_by_name(name: str, sample: tuple[int, ...], classes: int, options: dict[str, Any], where: Path) -> Model:
-    """A model of the package, or the one that `module:function` builds; the module may be in the given folder."""
-    module, sign, function = name.partition(":")
-    if not sign:
-        if name not in MODELS:
-            raise FedgenError(f"unknown model '{name}'; use {' or '.join(MODELS)}, or module:function of your own")
-        builder: Any = MODELS[name]
-    else:
-        sys.path.insert(0, str(where))
-        try:
-            builder = getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError) as error:
-            raise FedgenError(f"model '{name}' cannot be imported: {error}") from error
-        finally:
-            sys.path.remove(str(where))
-    try:
-        return builder(sample, classes, **options)
-    except TypeError as error:
-        raise FedgenError(f"model '{name}' with options {options}: {error}") from error

@@ -15,32 +15,12 @@ from fedgen.errors import FedgenError
 from fedgen.grid.store import Store, identity
 from fedgen.runs.division import load_dataset
 from fedgen.runs.folder import RunFolder
-from fedgen.runs.watch import Watch
+from fedgen.runs.watch import GridWatch, Watch
 from fedgen.simulator.engine import Program
 from fedgen.simulator.run import Interrupted, program_of, run, run_together
 from fedgen.simulator.setup import Setup, prepare_together, same_program
 
 MOST_RUNS = 48  # at once; beyond it a GPU gains nothing more
-
-
-class GridWatch:
-    """Listens to the computation of a grid; does nothing by itself."""
-
-    def working_on(self, unit: Sequence[RunConfig]) -> None:
-        """These cells begin."""
-
-    def advanced(self, unit: Sequence[RunConfig], share: float) -> None:
-        """So much of their rounds is done."""
-
-    def finished(self, config: RunConfig) -> None:
-        """A cell is written."""
-
-    def failed(self, config: RunConfig, reason: str) -> None:
-        """A cell cannot be computed."""
-
-    def stop_requested(self) -> bool:
-        """Whether to end; what is finished is kept."""
-        return False
 
 
 @dataclass(frozen=True)

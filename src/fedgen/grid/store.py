@@ -10,6 +10,7 @@ from fedgen.config import RunConfig, changes
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.files import read_json, write_whole
+from fedgen.registry import file_name
 from fedgen.version import __version__
 
 FORMAT = 1
@@ -28,7 +29,7 @@ def identity(config: RunConfig) -> str:
     """
     kept = {key: value for key, value in changes(config).items() if key not in NOT_IN_IDENTITY}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
-    return f"{config.dataset.rsplit('/', 1)[-1]}-{config.algorithms[0]}-{digest}"
+    return f"{file_name(config.dataset.rsplit('/', 1)[-1])}-{file_name(config.algorithms[0])}-{digest}"
 
 
 class Store:

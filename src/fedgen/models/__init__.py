@@ -5,10 +5,20 @@ small enough are trained by the kernels in `nvidia` where those run.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from fedgen.core.contract import Model
-from fedgen.models.classifiers import cnn, mlp
-from fedgen.models.resnet import resnet
+from fedgen.registry import Registry
+
+if TYPE_CHECKING:
+    from fedgen.core.contract import Model
 
 # name -> builder(sample shape, classes, *, options); the first docstring line is what `fedgen list` shows
-MODELS: dict[str, Callable[..., Model]] = {"cnn": cnn, "mlp": mlp, "resnet": resnet}
+MODELS: "Registry[Callable[..., Model]]" = Registry(
+    "model",
+    {
+        "cnn": "fedgen.models.classifiers:cnn",
+        "mlp": "fedgen.models.classifiers:mlp",
+        "resnet": "fedgen.models.resnet:resnet",
+    },
+    group="fedgen.models",
+)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedgen.algorithms import options_of
 from fedgen.data.partition import PARTITIONERS
 from fedgen.files import replacing
+from fedgen.registry import options_of
 from fedgen.report.curves import spread
 from fedgen.report.styles import DASHES, LIGHT, Style, style_of
 

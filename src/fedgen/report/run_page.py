@@ -96,7 +96,7 @@ def _changed(config: RunConfig) -> list[str]:
         usual = resolve(kept, own={"dataset", "model"})
     except FedgenError:  # an algorithm or a preset that this version does not know
         return []
-    quiet = {"preset", "dataset", "algorithms", "data_dir", "user_file", "options"}
+    quiet = {"preset", "dataset", "algorithms", "data_dir", "user_file", "plugins", "options"}
     chips = [
         f"{key} = {value}"
         for key, value in config.model_dump().items()

@@ -18,7 +18,7 @@ from fedgen.version import __version__
 
 _ADVICE = "run it again"  # where a file cannot be read
 # What two runs of one table may have differently. Their algorithms' options are compared row by row.
-_MAY_DIFFER = {"algorithms", "seed", "seeds", "data_dir", "options", *PER_ALGORITHM}
+_MAY_DIFFER = {"algorithms", "seed", "seeds", "data_dir", "plugins", "options", *PER_ALGORITHM}
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,15 @@ def _shared(run: Run) -> dict[str, Any]:
     shared = {key: value for key, value in values.items() if key not in _MAY_DIFFER}
     for section in ("dataset", "model", "partition"):
         shared |= {f"{section}.{key}": value for key, value in values["options"].get(section, {}).items()}
+    shared |= {key: origin for key, origin in values["plugins"].items() if not key.startswith("algorithm ")}
     return {**shared, "version": run.version or __version__}
 
 
 def _add_rows(home: Group, run: Run) -> None:
     common = {key: getattr(run.config, key) for key in PER_ALGORITHM}
     for algorithm in run.config.algorithms:
-        options = {**common, **run.config.of(algorithm)}
+        plugin = run.config.plugins.get(f"algorithm {algorithm}")
+        options = {**common, **run.config.of(algorithm), **({"plugin": plugin} if plugin else {})}
         row = next((r for r in home.rows if r.algorithm == algorithm and r.options == options), None)
         if row is None:
             row = Row(algorithm, options)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedgen.algorithms import options_of
 from fedgen.config import RunConfig
 from fedgen.data.dataset import Dataset
 from fedgen.data.federated import Division, assemble, divide, with_skew
@@ -13,6 +12,7 @@ from fedgen.data.partition import PARTITIONERS
 from fedgen.data.partition_file import read_partition, write_partition
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
+from fedgen.registry import options_of
 
 
 def keep_partition(config: RunConfig, dataset: Dataset, divisions: Mapping[int, Division]) -> None:

@@ -14,6 +14,7 @@ from fedgen.config import RunConfig, read_toml, resolve, to_toml
 from fedgen.core.contract import Tree
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
+from fedgen.registry import file_name
 from fedgen.runs.checkpoint import load_tree, read_about, save_tree
 from fedgen.runs.scores import Record
 
@@ -106,7 +107,8 @@ class RunFolder:
 
     def save_model(self, algorithm: str, seed: int, server: Tree) -> None:
         """Write the server's final state: the trained model, and for FedGen the generator."""
-        save_tree(self.models / f"{algorithm}-seed{seed}.safetensors", server, {"algorithm": algorithm, "seed": seed})
+        path = self.models / f"{file_name(algorithm)}-seed{seed}.safetensors"
+        save_tree(path, server, {"algorithm": algorithm, "seed": seed})
 
     def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
         """Write who holds how many samples of each label: by seed, counts [user, label]."""

@@ -3,7 +3,9 @@
 The simulator and a site of a real federation both start here.
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import jax.numpy as jnp
 from fedgen.config import RunConfig
 from fedgen.core.contract import Array, Federation, Model, Task
 from fedgen.data.dataset import Dataset
+from fedgen.errors import FedgenError
 from fedgen.models import MODELS
 
 
@@ -18,12 +21,25 @@ def task_of(config: RunConfig, model: Model | None, dataset: Dataset, proxy_samp
     """The task of learning this dataset with the configured model, or with the given one."""
     sample = dataset.x_train.shape[1:]
     return Task(
-        model or MODELS[config.model](sample, dataset.classes, **config.of("model")),
+        model or model_by_name(config.model, sample, dataset.classes, config.of("model")),
         dataset.classes,
         jax.ShapeDtypeStruct(sample, dataset.x_train.dtype),
         PREPARE[dataset.scale],
         proxy_samples,
     )
+
+
+def model_by_name(name: str, sample: tuple[int, ...], classes: int, options: Mapping[str, Any]) -> Model:
+    """A model of the registry, or of a `package.module:function`, for samples of this shape."""
+    builder = MODELS.find(name)
+    try:
+        inspect.signature(builder).bind(sample, classes, **options)
+    except TypeError as error:
+        raise FedgenError(f"model '{name}' with options {dict(options)}: {error}") from error
+    model = builder(sample, classes, **options)
+    if not isinstance(model, Model):
+        raise FedgenError(f"model '{name}' gives a {type(model).__name__}; its function must give a fedgen.Model")
+    return model
 
 
 def federation_of(config: RunConfig) -> Federation:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError, unknown
+from fedgen.registry import file_name
 from fedgen.runs.watch import Watch
 
 _NOT_METRICS = ("algorithm", "seed", "round")
@@ -70,7 +71,7 @@ class TensorBoard(Tracker):
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        name = f"{algorithm}-seed{seed}"
+        name = f"{file_name(algorithm)}-seed{seed}"
         now = time.time()
         if name not in self._writers:
             self._writers[name] = self._open(name)
@@ -141,7 +142,10 @@ class MLflow(Tracker):
         run = self._client.create_run(self._experiment, run_name=f"{algorithm}, seed {seed}", tags=tags)
         settings = self._config.model_dump(mode="json", exclude={"options", "algorithms", "seed", "seeds"})
         options = {f"{algorithm}.{key}": value for key, value in self._config.of(algorithm).items()}
-        params = [Param(key.replace("+", "plus"), str(value)) for key, value in {**settings, **options}.items()]
+        params = [
+            Param(key.replace("+", "plus").replace(":", "/"), str(value))
+            for key, value in {**settings, **options}.items()
+        ]
         self._client.log_batch(run.info.run_id, params=params)
         return str(run.info.run_id)
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from fedgen.config import RunConfig
+
 
 class Watch:
     """Listens to a run; does nothing by itself."""
@@ -18,4 +20,24 @@ class Watch:
 
     def stop_requested(self) -> bool:
         """Whether the run is to write a checkpoint and end."""
+        return False
+
+
+class GridWatch:
+    """Listens to a reproduction; does nothing by itself."""
+
+    def working_on(self, unit: Sequence[RunConfig]) -> None:
+        """These cells begin."""
+
+    def advanced(self, unit: Sequence[RunConfig], share: float) -> None:
+        """So much of their rounds is done."""
+
+    def finished(self, config: RunConfig) -> None:
+        """A cell is written."""
+
+    def failed(self, config: RunConfig, reason: str) -> None:
+        """A cell cannot be computed."""
+
+    def stop_requested(self) -> bool:
+        """Whether to end; what is finished is kept."""
         return False

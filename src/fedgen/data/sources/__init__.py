@@ -11,43 +11,44 @@ from numpy.typing import NDArray
 from fedgen.data.dataset import Dataset, numbered
 from fedgen.data.download import Offer, by_hand
 from fedgen.data.locate import MissingFileError, data_folder
-from fedgen.data.sources.celeba import OFFER as CELEBA
-from fedgen.data.sources.celeba import celeba
-from fedgen.data.sources.cifar10 import OFFER as CIFAR10
-from fedgen.data.sources.cifar10 import cifar10
-from fedgen.data.sources.emnist import OFFER as EMNIST
-from fedgen.data.sources.emnist import emnist
-from fedgen.data.sources.fashion_mnist import OFFER as FASHION_MNIST
-from fedgen.data.sources.fashion_mnist import fashion_mnist
-from fedgen.data.sources.mnist import mnist
-from fedgen.data.sources.own import own
-from fedgen.errors import FedgenError, unknown
+from fedgen.errors import FedgenError
+from fedgen.registry import Registry, is_address, options_of
 
-# name -> loader(folder of its files, *, options); the first docstring line is what `fedgen list` shows
-DATASETS: dict[str, Callable[..., Dataset]] = {
-    "mnist": mnist,
-    "emnist": emnist,
-    "celeba": celeba,
-    "fashion-mnist": fashion_mnist,
-    "cifar10": cifar10,
-}
+# name -> loader; the first docstring line is what `fedgen list` shows. What is fetched takes (the folder of its files,
+# *, options); all others, plug-ins among them, take (*, options), and the setting data_dir where they have an option
+# of that name.
+DATASETS: Registry[Callable[..., Dataset]] = Registry(
+    "dataset",
+    {
+        "mnist": "fedgen.data.sources.mnist:mnist",
+        "emnist": "fedgen.data.sources.emnist:emnist",
+        "celeba": "fedgen.data.sources.celeba:celeba",
+        "fashion-mnist": "fedgen.data.sources.fashion_mnist:fashion_mnist",
+        "cifar10": "fedgen.data.sources.cifar10:cifar10",
+    },
+    group="fedgen.datasets",
+)
 
-# What `fedgen data download` can fetch; a dataset that is not here is shipped with the package.
-OFFERS: dict[str, Offer] = {
-    "emnist": EMNIST,
-    "celeba": CELEBA,
-    "fashion-mnist": FASHION_MNIST,
-    "cifar10": CIFAR10,
-}
+# What `fedgen data download` can fetch; a dataset that is not here is shipped with its package.
+OFFERS: Registry[Offer] = Registry(
+    "download",
+    {
+        "emnist": "fedgen.data.sources.emnist:OFFER",
+        "celeba": "fedgen.data.sources.celeba:OFFER",
+        "fashion-mnist": "fedgen.data.sources.fashion_mnist:OFFER",
+        "cifar10": "fedgen.data.sources.cifar10:OFFER",
+    },
+    addresses=False,
+)
 
 
 def loader_of(name: str) -> Callable[..., Dataset]:
     """The loader of a dataset by its name, or of one's own data by its path."""
-    if name in DATASETS:
-        return DATASETS[name]
-    if own_path(name) is not None:
-        return own
-    raise unknown("dataset", name, DATASETS)
+    if own_path(name) is None:
+        return DATASETS.find(name)
+    from fedgen.data.sources.own import own
+
+    return own
 
 
 def own_path(name: str) -> Path | None:
@@ -55,18 +56,17 @@ def own_path(name: str) -> Path | None:
     if not name.strip():
         return None
     path = Path(name).expanduser()
-    is_path = len(path.parts) > 1 or path.suffix == ".npz" or path.exists()
-    return path.resolve() if name not in DATASETS and is_path else None
+    if name in DATASETS and not (is_address(name) and path.exists()):
+        return None
+    return path.resolve() if len(path.parts) > 1 or path.suffix == ".npz" or path.exists() else None
 
 
 def load(name: str, *, data_dir: str = "", user_file: str = "", **options: Any) -> Dataset:
     """A dataset by its name or path; `user_file` says the natural user of each training sample."""
     loader = loader_of(name)
-    if name in DATASETS and name not in OFFERS:
-        dataset = loader(**options)
-    elif (path := own_path(name)) is not None:
+    if (path := own_path(name)) is not None:
         dataset = loader(path, **options)
-    else:
+    elif name in OFFERS:
         folder = data_folder(name, data_dir)
         try:
             dataset = loader(folder, **options)
@@ -75,6 +75,11 @@ def load(name: str, *, data_dir: str = "", user_file: str = "", **options: Any) 
                 f"{error}; 'fedgen data download {name}' fetches the dataset, or {by_hand(OFFERS[name], folder)};"
                 " files elsewhere are found with --data-dir"
             ) from error
+    else:
+        place = {"data_dir": data_dir} if "data_dir" in options_of(loader) else {}
+        dataset = loader(**place, **options)
+    if not isinstance(dataset, Dataset):
+        raise FedgenError(f"dataset '{name}' gives a {type(dataset).__name__}; its function must give a fedgen.Dataset")
     if not user_file:
         return dataset
     users = numbered(_read_users(Path(user_file)), len(dataset.y_train), user_file)

@@ -103,8 +103,9 @@ def write_app(folders: Folders, config: RunConfig, task: TaskSettings) -> None:
 def without_paths(config: RunConfig) -> RunConfig:
     """The configuration without local paths of data: sites have their own data, and paths may be private."""
     options = {section: options for section, options in config.options.items() if section != "dataset"}
-    paths = {"data_dir": "", "user_file": "", "partition_file": ""}
-    return config.model_copy(update={"dataset": Path(config.dataset).stem, "options": options, **paths})
+    plugins = {key: origin for key, origin in config.plugins.items() if not key.startswith("dataset ")}
+    places = {"data_dir": "", "user_file": "", "partition_file": "", "plugins": plugins}
+    return config.model_copy(update={"dataset": Path(config.dataset).stem, "options": options, **places})
 
 
 def write_server(folders: Folders, settings: ServerSettings) -> None:

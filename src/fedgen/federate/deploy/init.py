@@ -7,6 +7,7 @@ from fedgen.federate.deploy.folders import (
     APP,
     Folders,
     new_folder,
+    without_paths,
     write_app,
     write_connection,
     write_keys,
@@ -49,6 +50,13 @@ once it has arrived. There, install FedGen in the same version (`pip install '.[
 
 Sites: {sites}.
 """
+_PLUGINS = """
+## Plug-ins
+
+The server and all sites need these in the same version, or as the same file in their folders:
+
+{listed}
+"""
 
 
 def begin(
@@ -76,6 +84,8 @@ def begin(
     text = _README.format(
         extras=extras, count=len(names), app=APP, host=host, port=port, bind=bind, inner=superlink_port, sites=listed
     )  # fmt: skip
+    if needed := without_paths(config).plugins:
+        text += _PLUGINS.format(listed="\n".join(f"- {name}: {origin}" for name, origin in needed.items()))
     write_whole(folders.root / "README.md", text.encode())
     return folders
 

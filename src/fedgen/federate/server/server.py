@@ -63,13 +63,13 @@ class Server:
     """One run of a federation, given the app folder, the server's folder and Flower's grid."""
 
     def __init__(self, app: Path, folder: Path, run: str, grid: Grid, journal: Journal) -> None:
-        self.shared, self.folder = AppSettings(app), folder
+        self.shared, self.folder = AppSettings(app, folder), folder
         self.config = self.shared.config
         self.settings = read_settings(folder / "server.toml", ServerSettings)
         self._check_settings()
         self._proxy, self._test = self._load_proxy(), self._load_test()
         samples = 0 if self._proxy is None else len(self._proxy)
-        task = self.shared.task_with(self.settings.model, self.settings.model_options, folder, proxy_samples=samples)
+        task = self.shared.task_with(self.settings.model, self.settings.model_options, proxy_samples=samples)
         self.plan = Plan(self.config, task)
         if (size := largest_update(self.plan.forms.upload)) > self.settings.max_message:
             raise FedgenError(

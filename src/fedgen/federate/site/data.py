@@ -10,6 +10,7 @@ from fedgen.data.npz import read_npz
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
 from fedgen.federate.settings import SiteSettings, TaskSettings
+from fedgen.registry import importable
 
 
 class SiteData(NamedTuple):
@@ -32,7 +33,8 @@ def load_site_data(settings: SiteSettings, task: TaskSettings, folder: Path) -> 
         y_test = arrays.get("y_test", y[:0])
     else:
         name = str(path) if path.exists() else settings.data
-        dataset = load(name, **settings.data_options)
+        with importable(folder):
+            dataset = load(name, **settings.data_options)
         x, y, x_test, y_test = dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test
     train = checked_samples(x, y, shape, task, f"{path}: training")
     test = checked_samples(x_test, y_test, shape, task, f"{path}: test")

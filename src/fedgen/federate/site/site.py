@@ -42,10 +42,10 @@ class Site:
     def __init__(self, folder: Path, app: Path) -> None:
         self.folder = folder
         self.settings = read_settings(folder / "site.toml", SiteSettings)
-        shared = AppSettings(app)
+        shared = AppSettings(app, folder)
         self.data = load_site_data(self.settings, shared.task, folder)
         task = shared.task_with(
-            self.settings.model, self.settings.model_options, folder, sample=self.settings.sample, proxy_samples=1
+            self.settings.model, self.settings.model_options, sample=self.settings.sample, proxy_samples=1
         )
         self.plan = Plan(shared.config, task)
         self._train = jax.jit(self._train_client)

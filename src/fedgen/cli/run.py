@@ -1,0 +1,153 @@
+"""The command `fedgen run`."""
+
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedgen.cli.display import Display
+from fedgen.cli.settings import takes_settings
+from fedgen.config import parse_setting, read_toml, resolve
+from fedgen.errors import FedgenError
+from fedgen.runs.scores import headline
+from fedgen.runs.watch import Watch
+
+console = Console(highlight=False)
+if not console.is_terminal:
+    console.width = 120  # a file or a pipe has no width of its own
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@takes_settings()
+def run(
+    given: dict[str, Any],
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings, such as a run folder's config.toml. Options given beside it win.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of an algorithm, the model, the dataset or the partition: fedgen.beta=1, model.latent=16, partition.min_samples=2. Also what one algorithm has differently (fedavg.lr=0.1). All of them: docs/settings.md. Give it several times for several.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/DATE-TIME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out after an interruption.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
+    track: Annotated[list[str] | None, typer.Option(help="Also write the evaluations to tensorboard or mlflow while running (pip install 'fedgen\\[tracking]').")] = None,
+    checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 10.0,
+    hosts: Annotated[str | None, typer.Option(envvar="FEDGEN_HOSTS", help="Compute together with other processes: auto (under Slurm, Open MPI or Kubernetes), or I/N@ADDRESS:PORT for process I of N, of which process 0 listens there. All get the same command.")] = None,
+) -> None:  # fmt: skip
+    """Run algorithms on one dataset and compare them.
+
+    Without options: FedGen and FedAvg on MNIST at the paper's settings. Results go to a run folder:
+    config.toml, metrics.jsonl, summary.json, report.html, curves.png and the trained models.
+    """
+    from fedgen.paper.report import write_report
+    from fedgen.report.comparison import comparison
+    from fedgen.report.figures import learning_curves
+    from fedgen.runs.folder import FollowedFolder, RunFolder
+    from fedgen.runs.tracking import Together, tracker
+    from fedgen.simulator.devices import join_hosts, use_machine_well
+    from fedgen.simulator.run import Interrupted
+    from fedgen.simulator.run import run as simulate
+    from fedgen.simulator.setup import prepare
+    from fedgen.simulator.spread import is_first_host, wait_for_all
+
+    given_out = out
+    layers = [read_toml(config)] if config else []
+    layers.append(given)
+    layers.append(dict(parse_setting(text) for text in set_ or ()))
+    if resume and force:
+        raise FedgenError("--resume continues a run and --force replaces it; give one of them")
+    if resume:
+        if out is None:
+            raise FedgenError("--resume needs --out, the folder of the run to continue")
+        folder = RunFolder.open(out)
+        settings = folder.config()
+        if settings.partition_file and not Path(settings.partition_file).exists():
+            raise FedgenError(f"the run's partition file {settings.partition_file} is no longer there; put it back")
+        if any(layers):
+            wanted = resolve(read_toml(folder.config_file), *layers)
+            changed = [k for k in type(settings).model_fields if getattr(settings, k) != getattr(wanted, k)]
+            if changed:
+                raise FedgenError(
+                    f"the run in {out} was started with other settings ({', '.join(changed)});"
+                    " resume it without options, or start another in a new folder"
+                )
+    else:
+        settings = resolve(*layers)
+        out = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    use_machine_well()
+    if hosts is not None:
+        if given_out is None:
+            raise FedgenError("--hosts needs --out, a folder that all hosts share")
+        join_hosts(hosts)
+    # Before the folder is made, so that a mistake leaves none, and before the display: decoding has its own bar.
+    trackers = [tracker(name, out, settings) for name in dict.fromkeys(track or ())]
+    setup = prepare(settings)
+    if not is_first_host():
+        wait_for_all("the run folder")
+        try:
+            simulate(setup, folder=FollowedFolder(out), checkpoint_seconds=checkpoint_every)
+        except Interrupted:
+            raise typer.Exit(130) from None
+        return
+    if not resume:
+        folder = RunFolder.create(out, settings, force=force)
+    wait_for_all("the run folder")
+    with ExitStack() as stack:
+        for one in trackers:
+            stack.enter_context(one)
+        display = stack.enter_context(_Display(settings.rounds, settings.seeds))
+        watch = Together([display, *trackers])
+        try:
+            summary = simulate(setup, folder=folder, watch=watch, checkpoint_seconds=checkpoint_every)
+        except Interrupted:
+            display.stop()
+            others = f" --hosts {escape(shlex.quote(hosts))}" if hosts else ""
+            errors.print(
+                f"interrupted; continue with: fedgen run --resume --out {escape(shlex.quote(str(out)))}{others}"
+            )
+            raise typer.Exit(130) from None
+    learning_curves(summary, out)
+    write_report([out], out / "report.html")
+    for row in summary["results"]:
+        if row["diverged_at"]:
+            errors.print(
+                f"[yellow]{row['algorithm']} (seed {row['seed']}) diverged at round {row['diverged_at']}[/yellow]:"
+                " its loss or model is no longer finite; try a smaller --lr"
+            )
+    for table in comparison(summary, console.width):
+        console.print(table)
+    for one in trackers:
+        if one.failure:
+            errors.print(f"[yellow]not all was tracked[/yellow]: {escape(one.failure)}")
+        console.print(f"Tracked: {escape(one.place)}", soft_wrap=True)
+    console.print(f"Run folder: {escape(str(out))} (report.html, summary.json, metrics.jsonl, curves.png)")
+
+
+class _Display(Display, Watch):
+    """The progress bars of a run, and the ear for Ctrl-C."""
+
+    def __init__(self, rounds: int, seeds: int) -> None:
+        progress = Progress(
+            TextColumn("{task.description:<14}"), BarColumn(), TextColumn("{task.completed:>6.0f}/{task.total:.0f} rounds"),
+            TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
+        )  # fmt: skip
+        super().__init__(progress)
+        self._rounds, self._seeds = rounds, seeds
+        self._bars: dict[str, Any] = {}
+        self._done: dict[tuple[str | int, ...], int] = {}
+
+    def compiling(self, algorithm: str) -> None:
+        self._bars[algorithm] = self._progress.add_task(algorithm, total=self._rounds * self._seeds, note="compiling")
+
+    def advanced(self, algorithm: str, seeds: Sequence[int], round: int) -> None:
+        bar = self._bars[algorithm]
+        self._done[algorithm, *seeds] = round * len(seeds)
+        total = sum(value for (name, *_), value in self._done.items() if name == algorithm)
+        self._progress.update(bar, completed=total)
+
+    def recorded(self, record: dict[str, Any]) -> None:
+        note = "diverged" if "diverged_at" in record else f"{headline(record):5.2f} %"
+        self._progress.update(self._bars[record["algorithm"]], note=note)
