@@ -15,7 +15,7 @@ ORDER = [
     {"models", "data"},
     {"algorithms"},
     {"presets", "config"},
-    {"runs"},
+    {"runs", "compiled"},
     {"simulator", "federate"},
     {"demo", "experiments"},
     {"report"},
