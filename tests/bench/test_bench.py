@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedgen import cli_bench
 from fedgen.bench import child, suite
 from fedgen.bench.child import Peer
 from fedgen.bench.machine import cnn_round_flops
@@ -19,6 +18,7 @@ from fedgen.bench.peers.workload import write_workload
 from fedgen.bench.show import markdown, picture, tables
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, exponent, take_turns
+from fedgen.cli import bench as cli_bench
 from fedgen.cli.main import app
 from fedgen.errors import FedgenError
 
@@ -71,7 +71,7 @@ def test_the_roofline_counts_what_training_needs() -> None:
     assert cnn_round_flops(28, (6, 16), 32, 10, samples=1) == 2 * (2 * first + 3 * rest)
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_the_pytorch_loop_reaches_our_losses(processes: str, tmp_path: Path) -> None:
     """PyTorch's own layers and optimiser on the draws of our engine: the same numbers, in one process or two."""
     setup = set_up("fedavg", active=3, local_steps=4)

@@ -105,6 +105,7 @@ def test_unwritable_and_foreign_folders(
     assert (tmp_path / "mine/thesis.tex").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
     """The system refuses files over 4 KiB, as a full disk would, and then no longer does."""
     out = tmp_path / "run[1] of mine"  # a path that is also markup, and needs quoting

@@ -140,6 +140,7 @@ def _torch_cnn(params: tuple) -> nn.Sequential:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_three_steps_of_sgd_on_the_cnn_are_torchs() -> None:
     model = MODELS["cnn"]((28, 28, 1), 10)
     params, statistics = model.init(KEY)
@@ -174,6 +175,7 @@ def test_parameter_counts_of_the_paper(sample: tuple, classes: int, expected: in
     assert count(params) == expected
 
 
+@pytest.mark.slow
 def test_resnet_is_torchs() -> None:
     """Two stages of one block: logits, and the loss after a step of SGD, by PyTorch's own layers."""
     model = MODELS["resnet"]((9, 8, 3), 4, widths=(4, 6), blocks=1, latent=5)

@@ -130,6 +130,7 @@ def test_a_server_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch:
         tracker("mlflow", tmp_path, _config())
 
 
+@pytest.mark.slow
 def test_the_command_tracks_and_force_begins_anew(tmp_path: Path) -> None:
     out = tmp_path / "run"
     sizes = "--algorithm fedavg --model mlp --users 4 --active 2 --rounds 2 --local-steps 1 --batch-size 4"
