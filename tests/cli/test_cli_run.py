@@ -123,16 +123,31 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path) -
     assert str(out) in done.stdout
 
 
+README = (Path(__file__).parents[2] / "README.md").read_text()
+COMMANDS = [shlex.split(line, comments=True)[1:] for line in README.splitlines() if line.startswith("fedgen ")]
+TINY_FEDGEN = [f"--set=fedgen.{option}" for option in ("hidden=4", "noise_size=2", "generator_steps=2")]
+
+
 def test_the_readmes_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One after the other, for some need what others left; at small sizes, and `reproduce` below."""
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    commands = [shlex.split(line, comments=True) for line in readme.splitlines() if line.startswith("fedgen ")]
+    commands = [arguments for arguments in COMMANDS if arguments[0] != "reproduce"]
     assert len(commands) >= 5
-    for _, *arguments in commands:
-        small = TINY if arguments[0] == "run" and "--resume" not in arguments else []
+    for arguments in commands:
+        small = [*TINY, *TINY_FEDGEN] if arguments[0] == "run" and "--resume" not in arguments else []
         assert _fedgen(monkeypatch, *arguments, *small) == 0, (arguments, capsys.readouterr().err)
+
+
+@pytest.mark.slow
+def test_the_readmes_reproduction_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With two rounds instead of the ten of --quick."""
+    monkeypatch.chdir(tmp_path)
+    (command,) = [arguments for arguments in COMMANDS if arguments[0] == "reproduce"]
+    assert _fedgen(monkeypatch, *command, "--rounds", "2") == 0, capsys.readouterr().err
 
 
 def test_list_names_everything(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
