@@ -26,7 +26,7 @@ from fedgen.runs.privacy import guarantee
 from fedgen.runs.summary import most_messages
 from fedgen.runs.task import federation_of
 from fedgen.simulator.run import run
-from helpers import play, small_setup
+from helpers import each, play, small_setup
 
 VALUES = np.random.default_rng(0).normal(size=(7, 3, 2)).astype(np.float32)
 
