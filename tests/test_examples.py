@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 def _run(*arguments: str | Path) -> str:
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -124,7 +124,7 @@ def test_a_cut_is_rounded_and_not_truncated():
 
 @pytest.mark.parametrize("name", sorted(MINIMUM))
 def test_no_user_gains_by_rounding(name):
-    """Of so large an alpha all users' shares are alike (to 1e-4): a third of each label's ten samples, or of all ten."""
+    """Of so large an alpha all shares are alike (to 1e-4): a third of each label's ten samples, or of all ten."""
     labels = np.repeat(np.arange(4 if name == "dirichlet" else 1, dtype=np.int32), 10)
     for seed in range(20):
         shares = run(name, labels, 3, seed, alpha=1e8, min_samples=1)

@@ -30,7 +30,7 @@ def _together(*commands: list[str]) -> list[str]:
         for command in commands
     ]
     try:
-        said = [process.communicate(timeout=300) for process in processes]
+        said = [process.communicate() for process in processes]
     finally:
         for process in processes:
             process.kill()  # where one failed, the others would wait for it
