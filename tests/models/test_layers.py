@@ -86,7 +86,7 @@ def test_conv_norm_and_its_gradients_are_torchs(height: int, width: int, stride:
     assert same is updated
 
 
-@pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 8), (1, 2)])
+@pytest.mark.parametrize(("height", "width"), [pytest.param(28, 28, marks=pytest.mark.slow), (7, 8), (1, 2)])
 def test_a_trained_conv_of_one_channel_is_torchs(height: int, width: int) -> None:
     conv, (norm, statistics) = layers.conv_init(KEY, 1, 6), layers.batch_norm_init(6)
     x = jax.random.normal(KEY, (1, height, width, 4))
@@ -284,7 +284,10 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(
     ("channels", "size"),
-    [((1, 2, 3), (5, 11, 50)), ((2, 1, 4), (8, 7, 3))],  # rows of several tiles, the last in part; and of one
+    [
+        pytest.param((1, 2, 3), (5, 11, 50), marks=pytest.mark.slow),  # rows of several tiles, the last in part
+        ((2, 1, 4), (8, 7, 3)),  # of one tile
+    ],
 )
 def test_a_stack_of_convolutions_by_kernels_is_torchs(channels: tuple[int, ...], size: tuple[int, ...]) -> None:
     """For two clients at once, each with weights of its own: output, gradients and running statistics."""

@@ -59,7 +59,8 @@ def on_one_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [2, 4])
 def test_several_devices_give_the_same_records(devices: int, on_one_device: Path, tmp_path: Path) -> None:
     """The cohort is divided otherwise (over four devices some train a user twice), and every number is the same."""
     _one_process(tmp_path / "run", devices)
