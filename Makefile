@@ -11,11 +11,11 @@ demo: $(VENV)/installed
 
 # Minutes, and something of every part. Most of a test's time is compiling: here without the compiler's optimisations.
 test: lint
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 # The rest: every algorithm in every place, real federations that fail; compiled as users' programs are.
 test-all: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
