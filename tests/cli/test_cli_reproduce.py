@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from command import call as _fedgen
-from fedgen.cli import reproduce as cli_reproduce
+from fedgen import cli_reproduce
 from fedgen.errors import FedgenError
 from fedgen.experiments.results import Store
 from fedgen.experiments.spec import Experiment, experiment, read_experiment
@@ -15,7 +15,7 @@ from fedgen.report.reproduction import page
 from helpers import SMALL, small_data
 from reproduction_folder import reproduce
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
