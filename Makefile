@@ -1,16 +1,21 @@
-# Two commands do all the set-up, each from a fresh clone: `make demo` and `make test`.
+# These commands do all the set-up, each from a fresh clone: `make demo`, `make test` and `make test-all`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores, for tests of real federations mostly wait
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-all lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgen run --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
+# Minutes, and something of every part. Most of a test's time is compiling: here without the compiler's optimisations.
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS)
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+
+# The rest: every algorithm in every place, real federations that fail; compiled as users' programs are.
+test-all: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

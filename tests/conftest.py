@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from bounded import pytest_runtest_protocol  # noqa: F401 (a hook of pytest)
+from fedgen.compiled import use_whole_entries
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,5 +17,6 @@ def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder, seconds = str(tmp_path_factory.getbasetemp().parent / "compiled"), 0.1
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
+    use_whole_entries()
     # and for the processes that tests start
     os.environ.update(JAX_COMPILATION_CACHE_DIR=folder, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=str(seconds))

@@ -1,14 +1,22 @@
 """What several tests need: small data, settings under which a run takes seconds, and comparisons to the bit."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 import fedgen
 from fedgen.config import RunConfig, resolve
 from fedgen.simulator.engine import State
 from fedgen.simulator.setup import Setup, prepare
+
+
+def each(names: Iterable[str], *, quick: Iterable[str]) -> list[Any]:
+    """All of the names as a test's parameters; those that are not `quick` are for `make test-all`."""
+    kept = set(quick)
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def blobs(samples: int, classes: int = 4, shape: tuple[int, ...] = (8, 8, 1), seed: int = 0) -> tuple:

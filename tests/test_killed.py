@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 RUN = [
     "run", "--algorithm", "fedavg", "--algorithm", "fedgen", "--model", "mlp", "--users", "4", "--active", "2",
@@ -18,25 +20,39 @@ RUN = [
 ]  # fmt: skip
 
 
-def _start(cache: Path, *arguments: str | Path) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "fedgen", *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+Start = Callable[..., subprocess.Popen[str]]
 
 
-def _wait_until(process: subprocess.Popen[Any], seen: Callable[[], bool]) -> None:
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start `fedgen ARGUMENTS`; what still runs when the test ends, or is ended, is killed."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def started(*arguments: str | Path, **more: Any) -> subprocess.Popen[str]:
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
+        command = [sys.executable, "-m", "fedgen", *map(str, arguments)]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        processes.append(subprocess.Popen(command, env=environment, text=True, **{**quiet, **more}))
+        return processes[-1]
+
+    yield started
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def _wait_until(process: subprocess.Popen[str], seen: Callable[[], bool]) -> None:
     """Return as soon as something is seen, or the process has ended."""
-    deadline = time.monotonic() + 120
-    while not seen() and process.poll() is None and time.monotonic() < deadline:
+    while not seen() and process.poll() is None:
         time.sleep(0.0005)
 
 
-def test_killed_at_random_and_while_writing_a_checkpoint(tmp_path: Path) -> None:
-    whole, cut, cache = tmp_path / "whole", tmp_path / "cut", tmp_path / "cache"
-    assert _start(cache, *RUN, "--out", whole).wait(timeout=300) == 0
+def test_killed_at_random_and_while_writing_a_checkpoint(tmp_path: Path, start: Start) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert start(*RUN, "--out", whole).wait() == 0
 
     generator = random.Random(0)
-    process = _start(cache, *RUN, "--out", cut)
+    process = start(*RUN, "--out", cut)
     kills = 0
     for attempt in range(6):
         _wait_until(
@@ -47,9 +63,9 @@ def test_killed_at_random_and_while_writing_a_checkpoint(tmp_path: Path) -> None
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             kills += 1
-        process.wait(timeout=60)
-        process = _start(cache, "run", "--resume", "--out", cut, "--checkpoint-every", "0")
-    assert process.wait(timeout=300) == 0
+        process.wait()
+        process = start("run", "--resume", "--out", cut, "--checkpoint-every", "0")
+    assert process.wait() == 0
     assert kills >= 4
     assert (cut / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     assert not list(cut.glob("*.tmp")), "what a kill left behind is cleared away"
@@ -57,14 +73,12 @@ def test_killed_at_random_and_while_writing_a_checkpoint(tmp_path: Path) -> None
         assert (cut / "models" / model.name).read_bytes() == model.read_bytes()
 
 
-def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
-    out, cache = tmp_path / "run", tmp_path / "cache"
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
-    command = [sys.executable, "-m", "fedgen", *RUN[:-2], "--rounds", "100000", "--out", str(out)]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path: Path, start: Start) -> None:
+    out, pipe = tmp_path / "run", subprocess.PIPE
+    process = start(*RUN[:-2], "--rounds", "100000", "--out", out, stdout=pipe, stderr=pipe)
     _wait_until(process, (out / "metrics.jsonl").exists)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate()
     assert process.returncode == 130
     assert f"fedgen run --resume --out {out}" in said
     assert (out / "checkpoint.safetensors").exists()

@@ -16,7 +16,7 @@ ORDER = [
     {"models", "data"},
     {"algorithms"},
     {"presets", "config"},
-    {"runs"},
+    {"runs", "compiled"},
     {"simulator", "federate"},
     {"demo", "grid", "report"},
     {"paper", "bench"},

@@ -31,7 +31,7 @@ def _batch(setup: Setup) -> Batch:
     return Batch(setup.task.prepare(setup.data.x[:16]), setup.data.y[:16])
 
 
-@pytest.mark.parametrize(("model", "share"), [("cnn", "all"), ("mlp", "predictor")])
+@pytest.mark.parametrize(("model", "share"), [pytest.param("cnn", "all", marks=pytest.mark.slow), ("mlp", "predictor")])
 @pytest.mark.parametrize(
     ("algorithm", "off"),
     [

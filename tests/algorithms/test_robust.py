@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.core.contract import Algorithm, Round, Tree
@@ -71,6 +72,7 @@ def _generated_right(name: dict[str, Any], teacher: str) -> float:
     return float(jnp.mean(jnp.argmax(honest, axis=1) == labels))
 
 
+@pytest.mark.slow
 def test_fedgens_generator_learns_from_the_many() -> None:
     median, trimmed = ROBUST
     assert _generated_right({}, "logits") < 0.5, "with the mean it learns the opposite"

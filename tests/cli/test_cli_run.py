@@ -105,33 +105,49 @@ def test_unwritable_and_foreign_folders(
     assert (tmp_path / "mine/thesis.tex").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
     """The system refuses files over 4 KiB, as a full disk would, and then no longer does."""
     out = tmp_path / "run[1] of mine"  # a path that is also markup, and needs quoting
     command = [sys.executable, "-m", "fedgen", "run", "--algorithm", "fedavg", "--out", str(out)]
     limited = ["bash", "-c", 'ulimit -f 4; exec "$@"', "bash", *command, *TINY]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
     kept = (out / "metrics.jsonl").read_text()
     again = [*command[:4], "--resume", "--out", str(out)]
-    done = subprocess.run(again, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(again, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (out / "metrics.jsonl").read_text().startswith(kept.splitlines()[0])
     assert str(out) in done.stdout
 
 
+README = (Path(__file__).parents[2] / "README.md").read_text()
+COMMANDS = [shlex.split(line, comments=True)[1:] for line in README.splitlines() if line.startswith("fedgen ")]
+TINY_FEDGEN = [f"--set=fedgen.{option}" for option in ("hidden=4", "noise_size=2", "generator_steps=2")]
+
+
 def test_the_readmes_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One after the other, for some need what others left; at small sizes, and `reproduce` below."""
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    commands = [shlex.split(line, comments=True) for line in readme.splitlines() if line.startswith("fedgen ")]
+    commands = [arguments for arguments in COMMANDS if arguments[0] != "reproduce"]
     assert len(commands) >= 5
-    for _, *arguments in commands:
-        small = TINY if arguments[0] == "run" and "--resume" not in arguments else []
+    for arguments in commands:
+        small = [*TINY, *TINY_FEDGEN] if arguments[0] == "run" and "--resume" not in arguments else []
         assert _fedgen(monkeypatch, *arguments, *small) == 0, (arguments, capsys.readouterr().err)
+
+
+@pytest.mark.slow
+def test_the_readmes_reproduction_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With two rounds instead of the ten of --quick."""
+    monkeypatch.chdir(tmp_path)
+    (command,) = [arguments for arguments in COMMANDS if arguments[0] == "reproduce"]
+    assert _fedgen(monkeypatch, *command, "--rounds", "2") == 0, capsys.readouterr().err
 
 
 def test_list_names_everything(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from data_files import error_of
 from fedgen.data.partition import PARTITIONERS
+from fedgen.data.partition.minimum import cut
 from fedgen.errors import FedgenError
 
 MINIMUM = {"dirichlet", "quantity"}  # the schemes with a minimum size of their own
@@ -113,3 +114,19 @@ def test_ten_thousand_users_on_sixty_thousand_samples(name):
     options = {"min_samples": 1} if name in MINIMUM else {}
     shares = run(name, labels, 10_000, 0, **options)
     assert len(np.unique(np.concatenate(shares))) == 60_000
+
+
+def test_a_cut_is_rounded_and_not_truncated():
+    """Thirds of ten samples end at 3.33 and 6.67: 3, 4 and 3 samples. Truncated, the last user would gain: 3, 3, 4."""
+    assert [len(part) for part in cut(np.arange(10), np.full(3, 1 / 3))] == [3, 4, 3]
+    assert np.concatenate(cut(np.arange(10), np.full(3, 1 / 3))).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("name", sorted(MINIMUM))
+def test_no_user_gains_by_rounding(name):
+    """Of so large an alpha all shares are alike (to 1e-4): a third of each label's ten samples, or of all ten."""
+    labels = np.repeat(np.arange(4 if name == "dirichlet" else 1, dtype=np.int32), 10)
+    for seed in range(20):
+        shares = run(name, labels, 3, seed, alpha=1e8, min_samples=1)
+        counts = [np.bincount(labels[share], minlength=labels.max() + 1).tolist() for share in shares]
+        assert counts == [[size] * (labels.max() + 1) for size in (3, 4, 3)]

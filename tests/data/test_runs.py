@@ -49,6 +49,7 @@ def test_noisy_users_run(own_file):
     assert run(setup)["results"][1]["accuracy"] > 0
 
 
+@pytest.mark.slow
 def test_fedgen_on_celeba_with_the_papers_defaults(tmp_path):
     write_celeba(tmp_path / "celeba")
     config = resolve(

@@ -99,6 +99,7 @@ def test_what_happens_is_said_in_words() -> None:
     assert display.trouble
 
 
+@pytest.mark.slow
 def test_interrupted(tmp_path: Path, dataset: Path) -> None:
     """Ctrl-C while the sites are connecting or training: everything that was started is stopped."""
     out = tmp_path / "federation"

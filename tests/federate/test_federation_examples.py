@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from real import left_behind
 
 from helpers import small_data
@@ -12,6 +13,7 @@ from helpers import small_data
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_sites_with_different_extractors(tmp_path: Path) -> None:
     """Real processes: grey images, colour images and vectors; all send the same predictor and counts."""
     command = [sys.executable, "examples/different_extractors.py", tmp_path / "federation", "1"]
@@ -25,6 +27,7 @@ def test_sites_with_different_extractors(tmp_path: Path) -> None:
     assert set(scores) == set(sent)
 
 
+@pytest.mark.slow
 def test_poisoned_sites() -> None:
     """Two of ten turn their updates around: the mean collapses, the others hold."""
     sys.path.insert(0, str(ROOT / "examples"))

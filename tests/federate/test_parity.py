@@ -15,7 +15,7 @@ from fedgen.federate.server.server import Server
 from fedgen.runs.checkpoint import load_tree
 from fedgen.runs.privacy import guarantee
 from fedgen.simulator.setup import Setup
-from helpers import small_setup
+from helpers import each, small_setup
 
 
 def assert_like_the_simulator(server: Server, setup: Setup, rounds: int) -> None:
@@ -32,7 +32,7 @@ def assert_like_the_simulator(server: Server, setup: Setup, rounds: int) -> None
             assert distance <= 1e-5 * np.linalg.norm(value) + 1e-7, f"{name} after round {number + 1}"
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=("fedavg", "fedgen", "feddfusion")))
 def test_every_algorithm(algorithm: str, tmp_path: Path) -> None:
     setup = small_setup(algorithm, users=3, active=2)
     server, _ = local_federation(tmp_path, setup)
@@ -40,6 +40,7 @@ def test_every_algorithm(algorithm: str, tmp_path: Path) -> None:
     assert_like_the_simulator(server, setup, 3)
 
 
+@pytest.mark.slow
 def test_the_reference_preset_with_private_extractors(tmp_path: Path) -> None:
     """Extractors stay at the sites, averages are weighted by samples, and both of the generator's terms are on."""
     setup = small_setup("fedgen", preset="reference", class_limit=False, share="predictor", users=3, active=2)
@@ -65,6 +66,7 @@ def test_robust_aggregation_is_the_simulators(tmp_path: Path) -> None:
     assert_like_the_simulator(server, setup, 3)
 
 
+@pytest.mark.slow
 def test_the_noise_of_honest_sites_is_not_held_against_them(tmp_path: Path) -> None:
     """The documented settings, whose noise is longer than the model; far more than such noise is still refused."""
     private = {"dp_clip": 0.5, "dp_noise": 4.0, "dp_count_noise": 4.0}
@@ -83,6 +85,7 @@ def test_the_noise_of_honest_sites_is_not_held_against_them(tmp_path: Path) -> N
     assert all("its update has length" in e["reason"] for e in refused)
 
 
+@pytest.mark.slow
 def test_a_private_federation_keeps_loss_scores_and_noise_to_its_sites(tmp_path: Path) -> None:
     private = {"dp_noise": 1.0, "dp_clip": 0.1, "dp_count_noise": 1.0, "share": "predictor"}
     setup = small_setup("fedgen", users=2, active=2, rounds=2, **private)

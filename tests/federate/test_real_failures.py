@@ -44,6 +44,7 @@ def build(sample, classes, **options):
 """
 
 
+@pytest.mark.slow
 def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDGEN_PAUSE", "3")  # start.sh tries again until SuperLink takes a killed site back
     monkeypatch.setenv("FEDGEN_TRIES", "300")

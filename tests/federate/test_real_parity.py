@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 from real import Event, running, server_events, site_events, until, write
 
 from fedgen.algorithms import ALGORITHMS
@@ -38,6 +39,7 @@ def _setup(share: str) -> Setup:
 ELSEWHERE = {"fedavg", "fedgen"}  # three rounds in test_demo.py, four in test_real_resume.py
 
 
+@pytest.mark.slow
 def test_every_algorithm_with_a_tiny_model(tmp_path: Path) -> None:
     """One SuperLink and the same SuperNodes for all, and all runs at once: Flower mostly waits. Without TLS, for once.
 
@@ -98,6 +100,7 @@ def assert_like_the_simulator(setup: Setup, events: list[Event], run: Path) -> N
             assert distance <= allowed, f"{name} after round {number + 1} of {run.name}"
 
 
+@pytest.mark.slow
 def test_fedgen_on_mnist_in_both_sharing_modes(tmp_path: Path) -> None:
     setups = {share: _setup(share) for share in ("all", "predictor")}
     folders, port = write(tmp_path / "federation", setups["all"], DATA, join_timeout=600.0, round_timeout=600.0)

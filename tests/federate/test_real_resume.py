@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import httpx
+import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest
 from real import PATIENCE, running, server_events, training, until, write
@@ -22,6 +23,7 @@ from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
 from helpers import small_data, small_setup
 
 
+@pytest.mark.slow
 def test_resume_after_kills_of_server_and_superlink_with_strangers_at_the_door(tmp_path: Path) -> None:
     setup = small_setup("fedgen", users=2, active=2, share="predictor", rounds=4, eval_every=4)
     folders, port = write(

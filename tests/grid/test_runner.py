@@ -98,6 +98,7 @@ def test_cells_of_one_program_are_one_unit_on_a_gpu(file: Path, monkeypatch: pyt
     assert [len(unit) for unit in runner._units(same)] == [2, 2]
 
 
+@pytest.mark.slow
 def test_together_gives_what_each_gives_alone(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Different partitions, rates and weights in one batched program, against each by itself."""
     changes: list[dict[str, Any]] = [{}, {"alpha": 5.0}, {"lr": 0.1, "fedgen.w": 3.0}]

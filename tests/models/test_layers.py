@@ -84,7 +84,7 @@ def test_conv_norm_and_its_gradients_are_torchs(height: int, width: int, stride:
     assert same is updated
 
 
-@pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 8), (1, 2)])
+@pytest.mark.parametrize(("height", "width"), [pytest.param(28, 28, marks=pytest.mark.slow), (7, 8), (1, 2)])
 def test_a_trained_conv_of_one_channel_is_torchs(height: int, width: int) -> None:
     conv, (norm, statistics) = layers.conv_init(KEY, 1, 6), layers.batch_norm_init(6)
     x = jax.random.normal(KEY, (1, height, width, 4))
@@ -138,6 +138,7 @@ def _torch_cnn(params: tuple) -> nn.Sequential:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_three_steps_of_sgd_on_the_cnn_are_torchs() -> None:
     model = MODELS["cnn"]((28, 28, 1), 10)
     params, statistics = model.init(KEY)
@@ -172,6 +173,7 @@ def test_parameter_counts_of_the_paper(sample: tuple, classes: int, expected: in
     assert count(params) == expected
 
 
+@pytest.mark.slow
 def test_resnet_is_torchs() -> None:
     """Two stages of one block: logits, and the loss after a step of SGD, by PyTorch's own layers."""
     model = MODELS["resnet"]((9, 8, 3), 4, widths=(4, 6), blocks=1, latent=5)
@@ -269,7 +271,10 @@ def test_images_too_small_for_the_cnn_are_refused() -> None:
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(
     ("channels", "size"),
-    [((1, 2, 3), (5, 11, 50)), ((2, 1, 4), (8, 7, 3))],  # rows of several tiles, the last in part; and of one
+    [
+        pytest.param((1, 2, 3), (5, 11, 50), marks=pytest.mark.slow),  # rows of several tiles, the last in part
+        ((2, 1, 4), (8, 7, 3)),  # of one tile
+    ],
 )
 def test_a_stack_of_convolutions_by_kernels_is_torchs(channels: tuple[int, ...], size: tuple[int, ...]) -> None:
     """For two clients at once, each with weights of its own: output, gradients and running statistics."""

@@ -134,6 +134,7 @@ def test_curves_come_from_the_cells_or_else_from_the_table(tmp_path: Path) -> No
             assert [point[1] for point in drawn] == one["y"]
 
 
+@pytest.mark.slow
 def test_heterogeneity_is_drawn_with_the_published_points(tmp_path: Path) -> None:
     table = reproduce(tmp_path, "heterogeneity", rows=("mnist-0.05", "mnist-0.1", "mnist-1", "mnist-10"))
     section = _section(tmp_path)

@@ -50,6 +50,7 @@ class Opened:
 
     def __init__(self, browser: Any, html: Path, **options: Any) -> None:
         self.context = browser.new_context(offline=True, **options)
+        self.context.set_default_timeout(600_000)  # a slow machine is no failure
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []

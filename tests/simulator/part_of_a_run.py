@@ -18,7 +18,10 @@ parser.add_argument("--interrupt", action="store_true", help="after the first ro
 given = parser.parse_args()
 jax.config.update("jax_num_cpu_devices", given.devices)
 
+from fedgen.compiled import use_whole_entries  # noqa: E402
 from fedgen.simulator.devices import join_hosts  # noqa: E402
+
+use_whole_entries()
 
 if given.hosts:
     join_hosts(given.hosts)

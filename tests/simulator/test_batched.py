@@ -27,7 +27,14 @@ def _close(a: Any, b: Any, tolerance: dict[str, float]) -> None:
 CNN = {"model": "cnn", "model__channels": [2, 3]}
 
 
-@pytest.mark.parametrize(("algorithm", "model"), [("fedavg", CNN), ("fedgen", {}), ("feddfusion", CNN)])
+@pytest.mark.parametrize(
+    ("algorithm", "model"),
+    [
+        pytest.param("fedavg", CNN, marks=pytest.mark.slow),
+        ("fedgen", {}),
+        pytest.param("feddfusion", CNN, marks=pytest.mark.slow),
+    ],
+)
 def test_runs_together_are_runs_apart(algorithm: str, model: dict[str, Any]) -> None:
     setup = small_setup(algorithm, seeds=3, **model)
     inputs = setup.inputs(algorithm, SEEDS)

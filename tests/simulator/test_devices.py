@@ -28,8 +28,8 @@ def test_freed_memory_is_returned_meanwhile_and_no_longer(
     monkeypatch.setattr(devices, "TRIM_SECONDS", 0.001)
     before = threading.active_count()
     with suppress(KeyError), devices.returning_freed_memory():
-        assert returned.acquire(timeout=60)
-        assert returned.acquire(timeout=60)
+        assert returned.acquire(timeout=600)
+        assert returned.acquire(timeout=600)
         raise KeyError  # as when compiling fails
     assert threading.active_count() == before
 

@@ -17,7 +17,7 @@ from fedgen.runs.folder import RunFolder
 from fedgen.runs.watch import Watch
 from fedgen.simulator.run import Interrupted, run
 from fedgen.simulator.setup import prepare
-from helpers import SMALL, play, same_bits, small_data, small_setup
+from helpers import SMALL, each, play, same_bits, small_data, small_setup
 
 
 def _config(*algorithms: str, **settings: Any) -> RunConfig:
@@ -37,6 +37,7 @@ def test_the_same_run_twice_writes_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a/config.toml").read_bytes() == (tmp_path / "b/config.toml").read_bytes()
 
 
+@pytest.mark.slow
 def test_company_evaluation_and_seeds_change_no_result(tmp_path: Path) -> None:
     alone = _records(_config("fedgen", rounds=6, seed=1), tmp_path / "alone")
     together = _records(
@@ -55,6 +56,7 @@ def test_seeds_differ_in_partition_and_in_result(tmp_path: Path) -> None:
     assert first["train_loss"] != second["train_loss"]
 
 
+@pytest.mark.slow
 def test_the_resolved_configuration_repeats_the_run(tmp_path: Path) -> None:
     config = _config("fedgen", preset="reference")
     first = _records(config, tmp_path / "a")
@@ -74,7 +76,7 @@ class _StopAt(Watch):
         return self.calls <= 0
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=("fedavg", "fedgen")))
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(algorithm: str, tmp_path: Path) -> None:
     config = _config("fedavg", algorithm) if algorithm != "fedavg" else _config("fedavg", seeds=2)
     whole = _records(config, tmp_path / "whole")

@@ -30,7 +30,7 @@ def _together(*commands: list[str]) -> list[str]:
         for command in commands
     ]
     try:
-        said = [process.communicate(timeout=300) for process in processes]
+        said = [process.communicate() for process in processes]
     finally:
         for process in processes:
             process.kill()  # where one failed, the others would wait for it
@@ -59,6 +59,7 @@ def on_one_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, 4])
 def test_several_devices_give_the_same_records(devices: int, on_one_device: Path, tmp_path: Path) -> None:
     """The cohort is divided otherwise (over four devices some train a user twice), and every number is the same."""
@@ -81,6 +82,7 @@ def _two_processes(folder: Path, devices: int, *options: str) -> list[str]:
     return [printed.splitlines()[-1] for printed in _together(*parts)]
 
 
+@pytest.mark.slow
 def test_the_command_computes_on_two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is told by the option, the other by the environment; the first writes and shows the table."""
     first, second = _two_places()
@@ -100,6 +102,7 @@ def test_two_processes_give_the_same_records_and_hold_half_each(on_one_device: P
     assert _records(tmp_path / "run") == _records(on_one_device)
 
 
+@pytest.mark.slow
 def test_what_two_processes_began_one_can_end(on_one_device: Path, tmp_path: Path) -> None:
     """Seven users fill two hosts' blocks of four but for one place, which no checkpoint has."""
     assert _two_processes(tmp_path / "run", 1, "--interrupt") == ["interrupted"] * 2
@@ -107,12 +110,14 @@ def test_what_two_processes_began_one_can_end(on_one_device: Path, tmp_path: Pat
     assert _records(tmp_path / "run") == _records(on_one_device)
 
 
+@pytest.mark.slow
 def test_what_one_process_began_two_can_end(on_one_device: Path, tmp_path: Path) -> None:
     assert _one_process(tmp_path / "run", 1, "--interrupt") == "interrupted"
     assert _two_processes(tmp_path / "run", 1) == ["holds 300 to 300 of 600 samples"] * 2
     assert _records(tmp_path / "run") == _records(on_one_device)
 
 
+@pytest.mark.slow
 def test_runs_at_once_are_dealt_out_to_devices_and_hosts(tmp_path: Path) -> None:
     """Two runs on two devices: each has one, and the same draws; with two hosts, a half of each run's cohort."""
     _one_process(tmp_path / "one", 1, "--seeds", "2")
@@ -128,6 +133,7 @@ def test_runs_at_once_are_dealt_out_to_devices_and_hosts(tmp_path: Path) -> None
             assert ours["accuracy_users"] == pytest.approx(theirs["accuracy_users"], abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_cohort_in_slices_is_the_cohort_at_once() -> None:
     """The same draws; sums over a batch of clients are taken in another order, so to 1e-5 and not to the bit."""
     setup = small_setup("fedavg", active=5, model="cnn", model__channels=[2, 3])
@@ -141,6 +147,7 @@ def test_a_cohort_in_slices_is_the_cohort_at_once() -> None:
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_each_group_of_devices_has_runs_of_its_own() -> None:
     """Four runs on the tests' two devices."""
     setup = small_setup("fedavg", seeds=4)

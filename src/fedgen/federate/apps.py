@@ -5,11 +5,11 @@ import os
 import re
 from pathlib import Path
 
-import jax
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedgen.compiled import use_compilation_cache
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
 from fedgen.federate.journal import Journal
@@ -17,7 +17,6 @@ from fedgen.federate.server.server import Server
 from fedgen.federate.settings import SiteSettings, read_settings
 from fedgen.federate.site.site import Site
 from fedgen.federate.wire import InvalidMessageError
-from fedgen.files import cache_folder
 
 SERVER_VARIABLE = "FEDGEN_SERVER"  # the environment variable with the server's folder
 
@@ -28,7 +27,7 @@ def server_app(app: Path) -> ServerApp:
 
     @flower.main()
     def main(grid: Grid, context: Context) -> None:
-        use_compilation_cache()
+        use_compilation_cache(least_seconds=0.0)  # Flower starts a process for each message
         folder = os.environ.get(SERVER_VARIABLE)
         if not folder:
             raise FedgenError(f"set {SERVER_VARIABLE} to the server's folder before starting flower-superlink")
@@ -71,7 +70,7 @@ def client_app(app: Path) -> ClientApp:
 
 def _answer(message: Message, context: Context, app: Path, *, train: bool) -> Message:
     """Reply to a message; an error goes into the site's journal in full, and to the server in one sentence."""
-    use_compilation_cache()
+    use_compilation_cache(least_seconds=0.0)  # Flower starts a process for each message
     folder = _folder(context)
     journal = Journal(folder / "log.jsonl")
     try:
@@ -128,9 +127,3 @@ def _folder(context: Context) -> Path:
     if not isinstance(folder, str):
         raise FedgenError("start flower-supernode with --node-config 'folder=\"PATH\"', the site's folder")
     return Path(folder)
-
-
-def use_compilation_cache() -> None:
-    """Keep compiled programs on disk: Flower starts a new process for each message."""
-    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

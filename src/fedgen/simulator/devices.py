@@ -9,8 +9,8 @@ from threading import Event, Lock, Thread
 
 import jax
 
+from fedgen.compiled import use_compilation_cache
 from fedgen.errors import FedgenError
-from fedgen.files import cache_folder
 
 TRIM_SECONDS = 0.1  # between two returns of freed memory, each of which takes some milliseconds
 _trimming = Lock()
@@ -24,9 +24,7 @@ def use_machine_well() -> None:
     """
     if not os.environ.get("JAX_NUM_CPU_DEVICES") and "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", available_cores())
-    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    use_compilation_cache(least_seconds=0.2)
 
 
 def join_hosts(place: str) -> None:
