@@ -13,14 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedgen
-from fedgen.algorithms.fedavg import Server as AverageServer
-from fedgen.algorithms.fedavg import Upload, fedavg
+from fedgen.algorithms.fedavg import Parts, Upload, fedavg
+from fedgen.algorithms.wrap import With, wrap
 
 
-class Server(NamedTuple):
-    """FedAvg's server and the running mean of its updates."""
+class Velocity(NamedTuple):
+    """The running mean of the server's updates."""
 
-    base: AverageServer
     velocity: fedgen.Params
 
 
@@ -28,23 +27,16 @@ def fedavgm(task: fedgen.Task, federation: fedgen.Federation, *, server_momentum
     """FedAvg with momentum at the server (FedAvgM, Hsu et al. 2019)."""
     base = fedavg(task, federation)
 
-    def server_init(key: jax.Array) -> Server:
-        start = base.server_init(key)
-        return Server(start, jax.tree.map(jnp.zeros_like, start.params))
+    def server_init(key: jax.Array) -> Velocity:
+        return Velocity(jax.tree.map(jnp.zeros_like, base.server_init(key).params))
 
-    def server_update(server: Server, uploads: Upload, round: fedgen.Round) -> tuple[Server, dict[str, jax.Array]]:
-        average, metrics = base.server_update(server.base, uploads, round)
-        step = jax.tree.map(lambda new, old: new - old, average.params, server.base.params)
-        velocity = jax.tree.map(lambda v, s: server_momentum * v + s, server.velocity, step)
-        params = jax.tree.map(lambda old, v: old + v, server.base.params, velocity)
-        return Server(average._replace(params=params), velocity), metrics
+    def server_update(server: With, average: Parts, uploads: Upload, round: fedgen.Round) -> tuple[With, dict]:
+        before = server.base.params
+        step = jax.tree.map(jnp.subtract, average.params, before)
+        velocity = jax.tree.map(lambda v, s: server_momentum * v + s, server.own.velocity, step)
+        return With(average._replace(params=jax.tree.map(jnp.add, before, velocity)), Velocity(velocity)), {}
 
-    return base._replace(
-        server_init=server_init,
-        broadcast=lambda server, round: base.broadcast(server.base, round),
-        server_update=server_update,
-        predict_global=base.predict_global and (lambda server, x: base.predict_global(server.base, x)),
-    )
+    return wrap(base, server_init=server_init, server_update=server_update)
 
 
 def tanh(sample: Sequence[int], classes: int, *, hidden: int = 16) -> fedgen.Model:

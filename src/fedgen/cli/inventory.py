@@ -1,17 +1,20 @@
 """The command `fedgen list`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.algorithms import ALGORITHMS
+from fedgen.algorithms import ALGORITHMS, build
+from fedgen.core.contract import Algorithm, Federation, Task
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
+from fedgen.models.classifiers import mlp
 from fedgen.presets import DESCRIPTIONS
 from fedgen.registry import Registry, summary_of
 
@@ -19,11 +22,18 @@ console = Console(highlight=False)
 if not console.is_terminal:
     console.width = 120
 
+NEEDS = {
+    "proxy": "unlabelled samples at the server",
+    "whole_uploads": "whole models whatever is shared",
+    "individual_uploads": "each upload by itself",
+}  # a field of `Needs` -> in words
+
 
 def list_() -> None:
     """Show the algorithms, presets, datasets, models and partitions, each with one line.
 
-    What an installed plug-in brings is marked with its package. In place of a name, `package.module:function` can be
+    What an installed plug-in brings is marked with its package. An algorithm that needs each upload by itself, not only
+    their sum, does not go with secure aggregation. In place of a name, `package.module:function` can be
     given to --algorithm, --model and --dataset.
     """
     groups: dict[str, Registry[Any] | Mapping[str, str]] = {
@@ -45,14 +55,23 @@ def list_() -> None:
 def _line(registry: Registry[Any], name: str) -> str:
     """What a name stands for; a plug-in that cannot be imported is said to be one, and the others are shown."""
     try:
-        text = escape(summary_of(registry[name]))
+        text, notes = escape(summary_of(registry[name])), "; ".join(_notes(registry, name))
     except FedgenError as error:
-        text = f"[red]{escape(str(error))}[/red]"
-    notes = "; ".join(_notes(registry, name))
+        text, notes = f"[red]{escape(str(error))}[/red]", registry.package(name) or ""
     return f"{text} [dim]({escape(notes)})[/dim]" if notes else text
 
 
 def _notes(registry: Registry[Any], name: str) -> list[str]:
-    """What else to know of a name: the package that brings it."""
+    """What else to know of a name: the package that brings it, and what an algorithm needs."""
     package = registry.package(name)
-    return [package] if package else []
+    needs = needs_of(registry[name]) if registry is ALGORITHMS else []
+    return [*([package] if package else []), *([f"needs {', '.join(needs)}"] if needs else [])]
+
+
+def needs_of(builder: Callable[..., Algorithm]) -> list[str]:
+    """What an algorithm declares to need at its default options, in words."""
+    task = Task(
+        mlp((2,), 2, hidden=2, latent=2), 2, jax.ShapeDtypeStruct((2,), "float32"), lambda x: x, proxy_samples=1
+    )
+    algorithm, _ = build(builder, task, Federation(), {})
+    return [said for field, said in NEEDS.items() if getattr(algorithm.needs, field)]
