@@ -8,7 +8,7 @@ import pytest
 from local_federation import local_federation
 
 from fedgen.errors import FedgenError
-from fedgen.federate.deploy.folders import Place
+from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.journal import read_journal
 from fedgen.federate.site.site import Site
 from helpers import small_setup
@@ -33,7 +33,7 @@ def test_the_file_is_looked_for_at_the_site_and_compared(tmp_path: Path, monkeyp
         server.run()
         assert [e["round"] for e in read_journal(server.journal.path) if e["event"] == "done"] == [0]
 
-        place = Place(tmp_path / "federation")
+        place = Folders(tmp_path / "federation")
         monkeypatch.chdir("/")
         sys.modules.pop(file.stem)
         with pytest.raises(FedgenError, match=r"needs algorithm 'module_of_the_sites:slow' from .*, which is not here"):
