@@ -14,6 +14,7 @@ import optax
 from annotated_types import Ge
 
 from fedgen.core.settings import Federation as Federation
+from fedgen.core.settings import Headline
 
 Array = jax.Array
 Tree = Any  # a JAX pytree of arrays
@@ -21,7 +22,6 @@ Scalar = Any  # a float, or a traced one: float hyper-parameters are arguments o
 Count = Annotated[int, Ge(1)]  # an integer hyper-parameter that must be at least 1
 Share = Literal["all", "predictor", "nothing"]
 Metrics = dict[str, Array]  # named numbers that the server reports of a round
-Headline = Literal["global", "users"]
 
 
 class Params(NamedTuple):

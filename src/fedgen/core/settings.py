@@ -15,6 +15,7 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
+Headline = Literal["global", "users"]  # whose accuracy an algorithm is judged by
 # The groups in which settings are shown, in this order.
 PANELS = ("Run", "Data", "Federation", "Local training", "Server", "Privacy", "Evaluation")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgen.core.contract import Headline
+from fedgen.core.settings import Headline
 
 Record = dict[str, Any]
 LAST_ROUNDS = 10  # the headline is the mean over the evaluations of these
