@@ -111,11 +111,11 @@ def test_generated_points_move_to_the_data(result):
 
 def test_shown_stages_are_those_of_one_training(programs, points, start, uploads):
     short, long = (programs.generator_course(start, uploads, KEY, module.CHOSEN, last) for last in (150, 250))
-    assert [int(server.optimizer[1][0].count) for server in long] == [0, 50, 150, 250]
+    assert [int(server.own.optimizer[1][0].count) for server in long] == [0, 50, 150, 250]
     assert same_bits(short, long[:3])
     assert same_bits(long[0], start)
     for server in long[1:]:
-        np.testing.assert_allclose(server.prior, np.bincount(points.y) / len(points.y), atol=0.03)
+        np.testing.assert_allclose(server.own.prior, np.bincount(points.y) / len(points.y), atol=0.03)
         for average, each in zip(*map(jax.tree.leaves, (server.base.params, uploads.base.params)), strict=True):
             np.testing.assert_allclose(average, np.mean(each, axis=0), atol=1e-6)
 
@@ -135,7 +135,7 @@ def test_before_distillation_users_train_as_in_fedavg(points, start, uploads):
     theirs = jax.jit(
         lambda shard: train_client(
             fedavg, module.TASK, federation, fedavg.broadcast(start.base, 0), fedavg.client_init(KEY), shard,
-            np.int32(0), np.int32(1), KEY,
+            np.int32(0), np.int32(1), KEY, largest=len(points.y),
         ).upload.params
     )(points.shard(1))  # fmt: skip
     assert same_bits(ours, theirs)

@@ -39,7 +39,7 @@ def zeros(tree: object) -> object:
 def honest(plan: Plan) -> RecordDict:
     """What a site would send that drew label 0 all the time and whose update is 0."""
     upload = zeros(plan.forms.upload)
-    upload.counts[0] = plan.config.local_steps * plan.config.batch_size
+    upload.own.counts[0] = plan.config.local_steps * plan.config.batch_size
     return RecordDict(
         {"upload": wire.encode(upload), "about": ConfigRecord(dict(QUESTION)), "metrics": MetricRecord({"loss": 1.0})}
     )
