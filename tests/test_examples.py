@@ -39,12 +39,12 @@ def test_new_algorithm_runs_through_the_same_simulator() -> None:
     try:
         import new_algorithm
 
-        settings = {"algorithms": ["fedavgm", "fedavg"], "fedavgm.momentum": 0.5, "lr": 0.2}
+        settings = {"algorithms": ["fedavgm", "fedavg"], "fedavgm.server_momentum": 0.5, "lr": 0.2}
         summary = run(prepare(resolve(SMALL, settings, own={"dataset"}), small_data()))
         with_momentum, plain = summary["results"]
         assert with_momentum["curve"] != plain["curve"]
         # without momentum it is FedAvg
-        zero = resolve(SMALL, {**settings, "fedavgm.momentum": 0.0}, own={"dataset"})
+        zero = resolve(SMALL, {**settings, "fedavgm.server_momentum": 0.0}, own={"dataset"})
         first, second = run(prepare(zero, small_data()))["results"]
         assert first["curve"] == second["curve"]
         assert new_algorithm.fedavgm is fedgen.ALGORITHMS["fedavgm"]

@@ -98,13 +98,6 @@ def test_partial_sharing_uploads_the_predictor_and_the_counts_only() -> None:
     assert traffic.down == predictor + generator + 4 * 4
 
 
-@EVERY
-def test_a_checkpoint_gives_the_state_back(algorithm: str, tmp_path: Path) -> None:
-    state = play(small_setup(algorithm, active=6), 1)
-    save_tree(tmp_path / "c.safetensors", state, {})
-    assert same_bits(load_tree(tmp_path / "c.safetensors", state), state)
-
-
 # Settings with which an algorithm may need something else than by default.
 NEEDS = [(algorithm, {}) for algorithm in ALGORITHMS]
 NEEDS += [("fedavg", {"weighting": "samples"}), ("fedavg", {"aggregation": "median"}), ("fedprox", {"clip": 0.1})]
@@ -188,6 +181,13 @@ def test_only_who_declares_it_uploads_whole_models_under_partial_sharing(algorit
     assert any(".extractor" in name for name in named(forms.upload)) == made.needs.whole_uploads
     assert any(".predictor" in name for name in named(forms.upload))
     assert not any(".extractor" in name for name in named(forms.broadcast))
+
+
+@EVERY
+def test_a_checkpoint_gives_the_state_back(algorithm: str, tmp_path: Path) -> None:
+    state = play(small_setup(algorithm, active=6), 1)
+    save_tree(tmp_path / "c.safetensors", state, {})
+    assert same_bits(load_tree(tmp_path / "c.safetensors", state), state)
 
 
 WIRE = [(algorithm, "paper", "all") for algorithm in ALGORITHMS]
