@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import doctest
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.algorithms.wrap import With
 from fedgen.config import to_toml
+from fedgen.core import contract
 from fedgen.core.contract import Round
 from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, named, nbytes, stack
@@ -37,6 +39,12 @@ def test_three_rounds_are_finite_for_any_cohort(algorithm: str, active: int) -> 
     state = play(small_setup(algorithm, active=active, rounds=3), 3)
     assert state.diverged == 0
     assert bool(all_finite((state.server, state.clients, state.loss)))
+
+
+def test_the_example_in_the_contract_runs_as_it_stands() -> None:
+    found = doctest.testmod(contract)
+    assert found.attempted > 5
+    assert found.failed == 0
 
 
 @pytest.mark.parametrize("active", range(2, SMALL["users"]))
