@@ -5,44 +5,30 @@ FedAvg and changes only what differs. The last line registers it for this proces
 `--algorithm new_algorithm:fedavgm`, and as a package of its own it is in `examples/plugin`.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 import fedgen
-from fedgen.algorithms.fedavg import Server as AverageServer
-from fedgen.algorithms.fedavg import Upload, fedavg
-
-
-class Server(NamedTuple):
-    """FedAvg's server and the running mean of its updates."""
-
-    base: AverageServer
-    velocity: fedgen.Params
+from fedgen.algorithms.fedavg import Parts, Upload, fedavg
+from fedgen.algorithms.wrap import With, wrap
 
 
 def fedavgm(task: fedgen.Task, federation: fedgen.Federation, *, server_momentum: float = 0.9) -> fedgen.Algorithm:
     """FedAvg with momentum at the server."""
     base = fedavg(task, federation)
 
-    def server_init(key: jax.Array) -> Server:
-        start = base.server_init(key)
-        return Server(start, jax.tree.map(jnp.zeros_like, start.params))
+    # What the server keeps beside FedAvg's model is `own`: the running mean of the updates.
+    def server_init(key: jax.Array) -> fedgen.Params:
+        return jax.tree.map(jnp.zeros_like, base.server_init(key).params)
 
-    def server_update(server: Server, uploads: Upload, round: fedgen.Round) -> tuple[Server, dict[str, jax.Array]]:
-        average, metrics = base.server_update(server.base, uploads, round)
-        step = jax.tree.map(lambda new, old: new - old, average.params, server.base.params)
-        velocity = jax.tree.map(lambda v, s: server_momentum * v + s, server.velocity, step)
-        params = jax.tree.map(lambda old, v: old + v, server.base.params, velocity)
-        return Server(average._replace(params=params), velocity), metrics
+    def server_update(
+        server: With, average: Parts, uploads: Upload, round: fedgen.Round
+    ) -> tuple[With, dict[str, jax.Array]]:
+        old = server.base.params
+        velocity = jax.tree.map(lambda v, new, old: server_momentum * v + (new - old), server.own, average.params, old)
+        return With(average._replace(params=jax.tree.map(jnp.add, old, velocity)), velocity), {}
 
-    return base._replace(
-        server_init=server_init,
-        broadcast=lambda server, round: base.broadcast(server.base, round),
-        server_update=server_update,
-        predict_global=base.predict_global and (lambda server, x: base.predict_global(server.base, x)),
-    )
+    return wrap(base, server_init=server_init, server_update=server_update)
 
 
 fedgen.ALGORITHMS["fedavgm"] = fedavgm

@@ -4,11 +4,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedgen
+from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import RunConfig, resolve
+from fedgen.core.contract import Algorithm, Batch, Local, Step, Task
+from fedgen.core.wires import untrained
 from fedgen.simulator.engine import State
 from fedgen.simulator.setup import Setup, prepare
 
@@ -64,6 +68,23 @@ def small_config(algorithm: str, **settings: Any) -> RunConfig:
 
 def small_setup(algorithm: str, **settings: Any) -> Setup:
     return prepare(small_config(algorithm, **settings), small_data())
+
+
+def built(name: str, **settings: Any) -> tuple[Setup, Algorithm]:
+    """An algorithm with small settings, and what it was built for."""
+    setup = small_setup(name, **settings)
+    return setup, build(ALGORITHMS[name], setup.task, setup.federation, setup.config.of(name))[0]
+
+
+def local_of(task: Task, received: Any = None, client: Any = None, *, round: int = 1, samples: int = 1) -> Local:
+    """What a user has at hand who was told this and kept that."""
+    return untrained(received, client, task)._replace(round=jnp.int32(round), samples=jnp.int32(samples))
+
+
+def step_of(algorithm: Algorithm, batch: Batch, local: Local, key: jax.Array, number: int = 0) -> Step:
+    """A local step with what the algorithm computes ahead of it."""
+    step = Step(jnp.int32(number), key)
+    return step if algorithm.ahead is None else step._replace(ahead=algorithm.ahead(batch, local, step))
 
 
 def play(setup: Setup, rounds: int, algorithm: str | None = None) -> State:

@@ -1,10 +1,13 @@
 """What every registered algorithm must fulfil, whatever it does."""
 
+import contextlib
 import dataclasses
+import doctest
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +15,21 @@ import numpy as np
 import pytest
 
 from fedgen.algorithms import ALGORITHMS, build
+from fedgen.algorithms.wrap import With
 from fedgen.config import to_toml
+from fedgen.core import contract
 from fedgen.core.contract import Round
 from fedgen.core.streams import stream
-from fedgen.core.trees import all_finite, nbytes, stack
+from fedgen.core.trees import all_finite, named, nbytes, stack
+from fedgen.core.wires import shapes
 from fedgen.data.federated import Division
 from fedgen.runs.checkpoint import load_tree, save_tree
 from fedgen.runs.cohort import draw_cohort
 from fedgen.simulator.setup import Setup
-from helpers import SMALL, each, play, same_bits, small_setup
+from helpers import SMALL, built, each, local_of, play, same_bits, small_setup
 
 EVERY = pytest.mark.parametrize("algorithm", ALGORITHMS)
+KEY = jax.random.key(1)
 PARTIAL = ("fedavg", "fedprox", "feddistill+", "feddfusion", "fedgen")
 
 
@@ -32,6 +39,12 @@ def test_three_rounds_are_finite_for_any_cohort(algorithm: str, active: int) -> 
     state = play(small_setup(algorithm, active=active, rounds=3), 3)
     assert state.diverged == 0
     assert bool(all_finite((state.server, state.clients, state.loss)))
+
+
+def test_the_example_in_the_contract_runs_as_it_stands() -> None:
+    found = doctest.testmod(contract)
+    assert found.attempted > 5
+    assert found.failed == 0
 
 
 @pytest.mark.parametrize("active", range(2, SMALL["users"]))
@@ -68,8 +81,8 @@ def test_partial_sharing_keeps_extractors_apart_and_predictors_common(algorithm:
     for user in (0, 1):
         client = jax.tree.map(lambda a, user=user: a[user], state.clients)
         broadcast = built.broadcast(state.server, np.int32(2))
-        params, _ = built.local_start(broadcast, client)
-        own = client.params if hasattr(client, "params") else client.base.params
+        params, _ = built.local_start(local_of(setup.task, broadcast, client, round=2))
+        own = client.base.params if isinstance(client, With) else client.params
         assert same_bits(params.extractor, own.extractor), "the broadcast must not touch a user's extractor"
         starts.append(params)
     assert same_bits(starts[0].predictor, starts[1].predictor)
@@ -92,6 +105,91 @@ def test_partial_sharing_uploads_the_predictor_and_the_counts_only() -> None:
     generator = ((4 + 4) * 8 + 8 + 2 * 8 + 8 * 6 + 6 + 2 * 8) * 4  # with BatchNorm's parameters and statistics
     assert traffic.up == predictor + 4 * 4
     assert traffic.down == predictor + generator + 4 * 4
+
+
+# Settings with which an algorithm may need something else than by default.
+NEEDS = [(algorithm, {}) for algorithm in ALGORITHMS]
+NEEDS += [("fedavg", {"weighting": "samples"}), ("fedavg", {"aggregation": "median"}), ("fedprox", {"clip": 0.1})]
+NEEDS += [("feddfusion", {"feddfusion__steps": 0})]
+
+
+def _no_proxy(key: jax.Array, samples: int) -> jax.Array:
+    raise LookupError("the proxy was asked for")
+
+
+def _some_uploads(form: object, users: int) -> object:
+    """Uploads of that form in which a user agrees with the next one on nothing."""
+    rng = np.random.default_rng(0)
+
+    def some(a: jax.ShapeDtypeStruct) -> jax.Array:
+        shape = (users, *a.shape)
+        if a.dtype == jnp.bool_:
+            return jnp.asarray(np.indices(shape).sum(axis=0) % 2 == 0)
+        floats = jnp.issubdtype(a.dtype, jnp.floating)
+        return jnp.asarray(rng.normal(size=shape) if floats else rng.integers(1, 9, shape), a.dtype)
+
+    return jax.tree.map(some, form)
+
+
+def _two_alike(uploads: object) -> object:
+    """The first two users send the mean of what they would: a sum, weighted by samples where these are sent, stays."""
+    samples = [a for name, a in named(uploads).items() if name.endswith(".samples")]
+    weights = samples[0][:2] / jnp.sum(samples[0][:2]) if samples else jnp.full(2, 0.5)
+
+    def mixed(a: jax.Array) -> jax.Array:
+        if not jnp.issubdtype(a.dtype, jnp.floating):
+            return a
+        return a.at[:2].set(jnp.tensordot(weights.astype(a.dtype), a[:2], axes=1))
+
+    return jax.tree.map(mixed, uploads)
+
+
+def _differ(a: object, b: object) -> bool:
+    """Whether two trees differ by more than the order of a sum."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return not all(np.allclose(x, y, rtol=1e-4, atol=1e-5) for x, y in pairs)
+
+
+@pytest.mark.parametrize(("algorithm", "settings"), NEEDS)
+def test_only_who_declares_it_looks_at_uploads_one_by_one(algorithm: str, settings: dict[str, Any]) -> None:
+    setup, made = built(algorithm, active=4, **settings)
+    uploads = _some_uploads(shapes(made, setup.task).upload, 4)
+    round = Round(jnp.int32(0), jnp.arange(4), KEY, lambda key, samples: setup.task.prepare(setup.data.x[:samples]))
+
+    @jax.jit
+    def after(uploads: object, cohort: jax.Array) -> object:
+        server = made.server_init(KEY)
+        return made.server_update(server, uploads, round._replace(cohort=cohort))
+
+    cohort = jnp.arange(4)
+    as_sent = after(uploads, cohort)
+    assert _differ(as_sent, after(jax.tree.map(lambda a: a.at[0].set(a[1]), uploads), cohort)), "they do matter"
+    assert _differ(as_sent, after(_two_alike(uploads), cohort)) == made.needs.individual_uploads
+    if not made.needs.individual_uploads:
+        order = jnp.array([2, 0, 3, 1])
+        assert not _differ(as_sent, after(jax.tree.map(lambda a: a[order], uploads), order))
+        rest = [name for name, a in named(uploads).items() if not jnp.issubdtype(a.dtype, jnp.floating)]
+        assert all(name.endswith(".samples") for name in rest), "what is no number cannot be summed"
+
+
+@pytest.mark.parametrize(("algorithm", "settings"), NEEDS)
+def test_only_who_declares_it_asks_for_proxy_samples(algorithm: str, settings: dict[str, Any]) -> None:
+    setup, made = built(algorithm, active=4, **settings)
+    forms = shapes(made, setup.task)
+    uploads = jax.tree.map(lambda a: jax.ShapeDtypeStruct((4, *a.shape), a.dtype), forms.upload)
+    round = Round(jnp.int32(0), jnp.arange(4), KEY, _no_proxy)
+    asks = pytest.raises(LookupError, match="proxy") if made.needs.proxy else contextlib.nullcontext()
+    with asks:
+        jax.eval_shape(lambda s, u: made.server_update(s, u, round), forms.server, uploads)
+
+
+@pytest.mark.parametrize("algorithm", PARTIAL)
+def test_only_who_declares_it_uploads_whole_models_under_partial_sharing(algorithm: str) -> None:
+    setup, made = built(algorithm, share="predictor")
+    forms = shapes(made, setup.task)
+    assert any(".extractor" in name for name in named(forms.upload)) == made.needs.whole_uploads
+    assert any(".predictor" in name for name in named(forms.upload))
+    assert not any(".extractor" in name for name in named(forms.broadcast))
 
 
 @EVERY
@@ -130,10 +228,7 @@ def test_only_broadcast_and_upload_cross_the_wire(kinds: list[tuple[str, str, st
 
     for folder, (algorithm, setup, built, server, cohort) in setups.items():
         broadcast = built.broadcast(server, np.int32(0))
-        like = jax.eval_shape(
-            lambda b, c, built=built: built.local_finish(*built.local_start(b, c), b, c, np.int32(1))[0],
-            broadcast, built.client_init(seed),
-        )  # fmt: skip
+        like = shapes(built, setup.task).upload
         uploads = [load_tree(folder / f"upload{user}.safetensors", like) for user in cohort.tolist()]
         inputs = setup.inputs(algorithm, [0])
         program = setup.program(algorithm, inputs, batched=False)

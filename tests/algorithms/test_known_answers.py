@@ -5,26 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedgen.algorithms import ALGORITHMS, build
-from fedgen.core.contract import Algorithm, Batch, Clock, Round
+from fedgen.algorithms.fedgen import Upload
+from fedgen.algorithms.wrap import With
+from fedgen.core.contract import Algorithm, Batch, Round
 from fedgen.core.losses import infer
 from fedgen.core.trees import stack
+from fedgen.models.generator import generate
 from fedgen.simulator.setup import Setup
-from helpers import play, same_bits, small_setup
+from helpers import built, local_of, play, same_bits, small_setup, step_of
 
 KEY = jax.random.key(3)
 
 
-def _built(algorithm: str, **settings: object) -> tuple[Setup, Algorithm]:
-    setup = small_setup(algorithm, **settings)
-    return setup, build(ALGORITHMS[algorithm], setup.task, setup.federation, setup.config.of(algorithm))[0]
-
-
-def _gradient(algorithm: Algorithm, params: object, batch: Batch, broadcast: object) -> object:
-    client = algorithm.client_init(KEY)
-    _, memo = algorithm.local_start(broadcast, client)
-    clock = Clock(jnp.int32(1), jnp.int32(0), KEY)
-    return jax.grad(lambda p: algorithm.local_loss(p, memo, batch, broadcast, client, clock)[0])(params)
+def _gradient(setup: Setup, algorithm: Algorithm, params: object, broadcast: object) -> object:
+    batch, local = _batch(setup), local_of(setup.task, broadcast, algorithm.client_init(KEY))
+    _, memo = algorithm.local_start(local)
+    step = step_of(algorithm, batch, local, KEY)
+    return jax.grad(lambda p: algorithm.local_loss(p, memo, batch, local, step).value)(params)
 
 
 def _batch(setup: Setup) -> Batch:
@@ -73,35 +70,35 @@ def test_a_zero_that_is_an_argument_changes_nothing_either(zero: str) -> None:
 
 
 def test_generated_samples_move_the_predictor_and_never_the_extractor() -> None:
-    setup, fedgen = _built("fedgen")
-    _, plain = _built("fedavg")
+    setup, fedgen = built("fedgen")
+    _, plain = built("fedavg")
     server = fedgen.server_init(KEY)
     broadcast = fedgen.broadcast(server, jnp.int32(1))
-    with_term = _gradient(fedgen, server.base.params, _batch(setup), broadcast)
-    without = _gradient(plain, server.base.params, _batch(setup), broadcast.base)
+    with_term = _gradient(setup, fedgen, server.base.params, broadcast)
+    without = _gradient(setup, plain, server.base.params, broadcast.base)
     assert same_bits(with_term.extractor, without.extractor)
     assert not same_bits(with_term.predictor, without.predictor)
 
 
 def test_the_authors_matching_term_does_move_the_extractor() -> None:
-    setup, fedgen = _built("fedgen", fedgen__beta=1.0)
-    _, plain = _built("fedavg")
+    setup, fedgen = built("fedgen", fedgen__beta=1.0)
+    _, plain = built("fedavg")
     server = fedgen.server_init(KEY)
     broadcast = fedgen.broadcast(server, jnp.int32(1))
-    with_term = _gradient(fedgen, server.base.params, _batch(setup), broadcast)
-    without = _gradient(plain, server.base.params, _batch(setup), broadcast.base)
+    with_term = _gradient(setup, fedgen, server.base.params, broadcast)
+    without = _gradient(setup, plain, server.base.params, broadcast.base)
     assert not same_bits(with_term.extractor, without.extractor)
 
 
 def test_fedprox_adds_mu_times_the_distance_to_the_gradient() -> None:
-    setup, prox = _built("fedprox", fedprox__mu=0.7)
-    _, plain = _built("fedavg")
+    setup, prox = built("fedprox", fedprox__mu=0.7)
+    _, plain = built("fedavg")
     broadcast = prox.broadcast(prox.server_init(KEY), jnp.int32(0))
     params = jax.tree.map(lambda a: a + 0.1 * jnp.arange(a.size).reshape(a.shape) / a.size, broadcast.params)
     difference = jax.tree.map(
         lambda a, b: a - b,
-        _gradient(prox, params, _batch(setup), broadcast),
-        _gradient(plain, params, _batch(setup), broadcast),
+        _gradient(setup, prox, params, broadcast),
+        _gradient(setup, plain, params, broadcast),
     )
     expected = jax.tree.map(lambda now, then: 0.7 * (now - then), params, broadcast.params)
     for a, b in zip(jax.tree.leaves(difference), jax.tree.leaves(expected), strict=True):
@@ -110,11 +107,11 @@ def test_fedprox_adds_mu_times_the_distance_to_the_gradient() -> None:
 
 @pytest.mark.parametrize("members", ["all", "active"])
 def test_an_ensemble_of_identical_users_is_the_single_model(members: str) -> None:
-    setup, ensemble = _built("fedensemble", fedensemble__members=members)
+    setup, ensemble = built("fedensemble", fedensemble__members=members)
     server = ensemble.server_init(KEY)
     params, statistics = setup.task.model.init(jax.random.key(9))
-    _, plain = _built("fedavg")
-    upload, _ = plain.local_finish(params, statistics, None, None, jnp.int32(1))
+    _, plain = built("fedavg")
+    upload, _ = plain.local_finish(params, statistics, local_of(setup.task))
     uploads = stack([upload] * 3)
     round = Round(jnp.int32(0), jnp.array([4, 0, 2]), KEY, lambda key, n: None)
     server, _ = ensemble.server_update(server, uploads, round)
@@ -124,10 +121,10 @@ def test_an_ensemble_of_identical_users_is_the_single_model(members: str) -> Non
 
 
 def test_an_ensemble_is_the_mean_of_the_logits_of_all_users_heard_of() -> None:
-    setup, ensemble = _built("fedensemble")
-    _, plain = _built("fedavg")
+    setup, ensemble = built("fedensemble")
+    _, plain = built("fedavg")
     models = [setup.task.model.init(jax.random.key(i)) for i in range(3)]
-    uploads = [plain.local_finish(*m, None, None, jnp.int32(1))[0] for m in models]
+    uploads = [plain.local_finish(*m, local_of(setup.task))[0] for m in models]
     server = ensemble.server_init(KEY)
     for number, cohort in enumerate(([5, 1], [1, 3])):  # user 1 is replaced, user 5 stays
         sent = stack([uploads[0], uploads[1]] if number == 0 else [uploads[2], uploads[1]])
@@ -140,55 +137,53 @@ def test_an_ensemble_is_the_mean_of_the_logits_of_all_users_heard_of() -> None:
 
 
 def test_feddistill_averages_a_label_over_the_users_that_saw_it() -> None:
-    _, distill = _built("feddistill+")
+    setup, distill = built("feddistill+")
     server = distill.server_init(KEY)
-    client = distill.client_init(KEY)
-    broadcast = distill.broadcast(server, jnp.int32(0))
-    params, memo = distill.local_start(broadcast, client)
-    upload, _ = distill.local_finish(params, memo, broadcast, client, jnp.int32(1))
+    local = local_of(setup.task, distill.broadcast(server, jnp.int32(0)), distill.client_init(KEY), round=0)
+    upload, _ = distill.local_finish(*distill.local_start(local), local)
     # user 0 saw labels 0 and 1, user 1 label 0 only; labels 2 and 3 nobody
     logits = jnp.zeros((2, 4, 4)).at[0, 0].set(2.0).at[1, 0].set(4.0).at[0, 1].set(6.0).at[1, 1].set(99.0)
     seen = jnp.array([[True, True, False, False], [True, False, False, False]])
-    sent = stack([upload, upload])._replace(logits=logits, seen=seen)
+    both = stack([upload, upload])
+    sent = With(both.base, both.own._replace(logits=logits, seen=seen))
     round = Round(jnp.int32(0), jnp.array([0, 1]), KEY, lambda key, n: None)
     after, _ = distill.server_update(server, sent, round)
-    np.testing.assert_allclose(after.logits[:, 0], [3.0, 6.0, 0.0, 0.0])
-    np.testing.assert_array_equal(after.known, [1, 1, 0, 0])
+    np.testing.assert_allclose(after.own.logits[:, 0], [3.0, 6.0, 0.0, 0.0])
+    np.testing.assert_array_equal(after.own.known, [1, 1, 0, 0])
     # what nobody sends later is remembered
-    later, _ = distill.server_update(after, sent._replace(seen=jnp.zeros((2, 4), bool)), round)
-    np.testing.assert_allclose(later.logits[:, 0], [3.0, 6.0, 0.0, 0.0])
+    later, _ = distill.server_update(after, With(both.base, sent.own._replace(seen=jnp.zeros((2, 4), bool))), round)
+    np.testing.assert_allclose(later.own.logits[:, 0], [3.0, 6.0, 0.0, 0.0])
 
 
 def test_feddistills_tally_is_the_mean_logit_of_each_label() -> None:
-    setup, distill = _built("feddistill")
+    setup, distill = built("feddistill")
     server, client = distill.server_init(KEY), distill.client_init(KEY)
-    broadcast = distill.broadcast(server, jnp.int32(0))
-    params, memo = distill.local_start(broadcast, client)
+    local = local_of(setup.task, distill.broadcast(server, jnp.int32(0)), client, round=0)
+    params, memo = distill.local_start(local)
     batch = _batch(setup)
-    clock = Clock(jnp.int32(0), jnp.int32(0), KEY)
-    _, memo = distill.local_loss(params, memo, batch, broadcast, client, clock)
-    upload, _ = distill.local_finish(params, memo, broadcast, client, jnp.int32(1))
+    memo = distill.local_loss(params, memo, batch, local, step_of(distill, batch, local, KEY)).memo
+    upload, _ = distill.local_finish(params, memo, local)
     z, _ = setup.task.model.extract(params.extractor, client.base.statistics, batch.x, True)
     logits = setup.task.model.predict(params.predictor, z)
     for label in range(4):
         here = np.asarray(batch.y) == label
-        assert bool(upload.seen[label]) == here.any()
+        assert bool(upload.own.seen[label]) == here.any()
         if here.any():
             np.testing.assert_allclose(
-                upload.logits[label], np.asarray(logits)[here].mean(axis=0), rtol=1e-4, atol=1e-5
+                upload.own.logits[label], np.asarray(logits)[here].mean(axis=0), rtol=1e-4, atol=1e-5
             )
     assert not jax.tree.leaves(upload.base.params), "feddistill sends no parameters"
 
 
 def test_feddfusion_pulls_the_average_towards_the_ensemble() -> None:
-    setup, fusion = _built("feddfusion", feddfusion__steps=60, feddfusion__distill_lr=0.01)
+    setup, fusion = built("feddfusion", feddfusion__steps=60, feddfusion__distill_lr=0.01)
     server = fusion.server_init(KEY)
     models = [setup.task.model.init(jax.random.key(i)) for i in range(2)]
-    uploads = stack([fusion.local_finish(*m, None, None, jnp.int32(1))[0] for m in models])
+    uploads = stack([fusion.local_finish(*m, local_of(setup.task))[0] for m in models])
     x = setup.task.prepare(setup.data.x[:200])
     round = Round(jnp.int32(0), jnp.array([0, 1]), KEY, lambda key, n: x[:n])
     teacher = sum(infer(setup.task.model, *m, x) for m in models) / 2
-    average, _ = _built("fedavg")[1].server_update(server, uploads, round)
+    average, _ = built("fedavg")[1].server_update(server, uploads, round)
     distilled, metrics = fusion.server_update(server, uploads, round)
 
     def gap(model: object) -> float:
@@ -200,25 +195,21 @@ def test_feddfusion_pulls_the_average_towards_the_ensemble() -> None:
 
 
 def test_the_generator_learns_what_the_users_predictors_recognise() -> None:
-    setup, fedgen = _built("fedgen", fedgen__generator_steps=300, fedgen__generator_lr=0.01, fedgen__generator_batch=64)
+    setup, fedgen = built("fedgen", fedgen__generator_steps=300, fedgen__generator_lr=0.01, fedgen__generator_batch=64)
     server = fedgen.server_init(KEY)
-    _, plain = _built("fedavg")
+    _, plain = built("fedavg")
     uploads = []
     for i in range(3):
         params, statistics = setup.task.model.init(jax.random.key(i))
-        sent, _ = plain.local_finish(params, statistics, None, None, jnp.int32(1))
+        sent, _ = plain.local_finish(params, statistics, local_of(setup.task))
         uploads.append(sent)
     counts = jnp.array([[5, 5, 0, 0], [0, 5, 0, 5], [5, 0, 0, 5]])  # label 2: nobody
-    from fedgen.algorithms.fedgen import Upload
-
     round = Round(jnp.int32(0), jnp.array([0, 1, 2]), KEY, lambda key, n: None)
-    after, metrics = fedgen.server_update(server, Upload(stack(uploads), counts), round)
-    np.testing.assert_allclose(after.prior, [1 / 3, 1 / 3, 0, 1 / 3], rtol=1e-6)
+    after, metrics = fedgen.server_update(server, With(stack(uploads), Upload(counts)), round)
+    np.testing.assert_allclose(after.own.prior, [1 / 3, 1 / 3, 0, 1 / 3], rtol=1e-6)
     assert bool(jnp.isfinite(metrics["generator_loss"]))
-    from fedgen.models.generator import generate
-
     y = jnp.array([0, 1, 3] * 20)
-    z, _ = generate(after.generator, jax.random.normal(KEY, (60, 4)), y, 4, False)
+    z, _ = generate(after.own.generator, jax.random.normal(KEY, (60, 4)), y, 4, False)
     lam = counts[:, y] / counts.sum(axis=0)[y]
     logits = jnp.stack([setup.task.model.predict(u.params.predictor, z) for u in uploads])
     mixed = jnp.einsum("ks,ksc->sc", lam, logits)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedgen.algorithms import ALGORITHMS, build
+from fedgen.algorithms.wrap import With
 from fedgen.core.contract import Algorithm, Round, Tree
 from fedgen.core.losses import infer
 from fedgen.models.generator import draw_noise, generate
 from fedgen.simulator.setup import Setup
-from helpers import small_setup
+from helpers import built, local_of
 
 KEY = jax.random.key(5)
 USERS, BAD = 10, 2
@@ -20,8 +20,7 @@ ROBUST = [{"aggregation": "median"}, {"aggregation": "trimmed", "trim": 0.2}]
 
 
 def _built(name: str, **settings: Any) -> tuple[Setup, Algorithm]:
-    setup = small_setup(name, users=USERS, active=USERS, **settings)
-    return setup, build(ALGORITHMS[name], setup.task, setup.federation, setup.config.of(name))[0]
+    return built(name, users=USERS, active=USERS, **settings)
 
 
 def _poisoned(params: Tree) -> Tree:
@@ -42,21 +41,20 @@ def _updated(algorithm: Algorithm, setup: Setup, server: Any) -> Any:
         return setup.task.prepare(setup.data.x[jax.random.randint(key, (samples,), 0, len(setup.data.x))])
 
     round = Round(jnp.int32(0), jnp.arange(USERS), KEY, proxy)
-    return jax.jit(lambda s, u: algorithm.server_update(s, u, round)[0])(server, _uploads(algorithm, server))
+    return jax.jit(lambda s, u: algorithm.server_update(s, u, round)[0])(server, _uploads(algorithm, setup, server))
 
 
-def _uploads(algorithm: Algorithm, server: Any) -> Any:
+def _uploads(algorithm: Algorithm, setup: Setup, server: Any) -> Any:
     """What ten users that have just started would send, with the poison put in."""
     received = algorithm.broadcast(server, jnp.int32(0))
-    client = algorithm.client_init(KEY)
-    params, memo = algorithm.local_start(received, client)
-    sent, _ = algorithm.local_finish(params, memo, received, client, jnp.int32(30))
+    local = local_of(setup.task, received, algorithm.client_init(KEY), round=0, samples=30)
+    params, memo = algorithm.local_start(local)
+    sent, _ = algorithm.local_finish(params, memo, local)
     stacked = jax.tree.map(lambda a: jnp.broadcast_to(a, (USERS, *jnp.shape(a))), sent)
-    if not hasattr(stacked, "counts"):
+    if not isinstance(stacked, With):
         return stacked._replace(params=_poisoned(params))
-    return stacked._replace(
-        base=stacked.base._replace(params=_poisoned(params)), counts=jnp.full_like(stacked.counts, 6)
-    )
+    counts = jnp.full_like(stacked.own.counts, 6)
+    return With(stacked.base._replace(params=_poisoned(params)), stacked.own._replace(counts=counts))
 
 
 def _generated_right(name: dict[str, Any], teacher: str) -> float:
@@ -67,7 +65,7 @@ def _generated_right(name: dict[str, Any], teacher: str) -> float:
     after = _updated(algorithm, setup, server)
     labels = jnp.arange(200) % setup.task.classes
     eps = draw_noise(KEY, (200, 4), "normal")
-    z, _ = generate(after.generator, eps, labels, setup.task.classes, False)
+    z, _ = generate(after.own.generator, eps, labels, setup.task.classes, False)
     honest = setup.task.model.predict(server.base.params.predictor, z)
     return float(jnp.mean(jnp.argmax(honest, axis=1) == labels))
 
@@ -115,10 +113,10 @@ def test_users_that_were_never_heard_of_are_no_members_of_the_ensemble() -> None
     setup, algorithm = _built("fedensemble", aggregation="median")
     server = algorithm.server_init(KEY)
     after = _updated(algorithm, setup, server)
-    three = after._replace(member=jnp.zeros(USERS).at[jnp.array([4, 5, 6])].set(1.0))
+    three = With(after.base, after.own._replace(member=jnp.zeros(USERS).at[jnp.array([4, 5, 6])].set(1.0)))
     x = setup.task.prepare(setup.data.x[:20])
     each = jax.vmap(lambda params, statistics: infer(setup.task.model, params, statistics, x))(
-        three.params, three.statistics
+        three.own.params, three.own.statistics
     )
     assert algorithm.predict_global is not None
     np.testing.assert_allclose(algorithm.predict_global(three, x), np.median(each[4:7], axis=0), atol=1e-6)

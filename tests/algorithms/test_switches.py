@@ -9,36 +9,30 @@ import optax
 import pytest
 from scipy.special import log_softmax, softmax
 
-from fedgen.algorithms import ALGORITHMS, build
 from fedgen.algorithms.fedavg import Upload as AverageUpload
 from fedgen.algorithms.fedgen import Upload
-from fedgen.core.client import sgd
-from fedgen.core.contract import Algorithm, Batch, Clock, Federation, Params, Round
+from fedgen.algorithms.wrap import With
+from fedgen.core.contract import Algorithm, Batch, Federation, Params, Round
+from fedgen.core.recipe import client_optimizer, learning_rate
 from fedgen.core.streams import stream
 from fedgen.core.trees import stack
 from fedgen.models.generator import draw_noise, generate
 from fedgen.simulator.setup import Setup
-from helpers import same_bits, small_setup
+from helpers import built, local_of, same_bits, step_of
 
 KEY = jax.random.key(5)
 CNN = {"model": "cnn", "model__channels": [2, 3]}
-
-
-def _built(algorithm: str, **settings: Any) -> tuple[Setup, Algorithm]:
-    setup = small_setup(algorithm, **settings)
-    return setup, build(ALGORITHMS[algorithm], setup.task, setup.federation, setup.config.of(algorithm))[0]
 
 
 def _round(number: int = 0, users: int = 2) -> Round:
     return Round(jnp.int32(number), jnp.arange(users), KEY, lambda key, n: None)
 
 
-def _loss(algorithm: Algorithm, batch: Batch, broadcast: Any, round: int = 1, step: int = 0) -> tuple[float, Any]:
-    client = algorithm.client_init(KEY)
-    params, memo = algorithm.local_start(broadcast, client)
-    clock = Clock(jnp.int32(round), jnp.int32(step), KEY)
-    value, memo = algorithm.local_loss(params, memo, batch, broadcast, client, clock)
-    return float(value), memo
+def _loss(setup: Setup, algorithm: Algorithm, broadcast: Any, round: int = 1, step: int = 0) -> tuple[float, Any]:
+    batch, local = _batch(setup), local_of(setup.task, broadcast, algorithm.client_init(KEY), round=round)
+    params, memo = algorithm.local_start(local)
+    loss = algorithm.local_loss(params, memo, batch, local, step_of(algorithm, batch, local, KEY, step))
+    return float(loss.value), loss.memo
 
 
 def _batch(setup: Setup) -> Batch:
@@ -58,10 +52,10 @@ def _two_models(setup: Setup) -> list[tuple[Params, Any]]:
 
 @pytest.mark.parametrize(("weighting", "shares"), [("uniform", (0.5, 0.5)), ("samples", (0.25, 0.75))])
 def test_parameters_and_statistics_are_averaged_alike(weighting: str, shares: tuple[float, float]) -> None:
-    setup, fedavg = _built("fedavg", weighting=weighting, **CNN)
+    setup, fedavg = built("fedavg", weighting=weighting, **CNN)
     models = _two_models(setup)
     uploads = stack([
-        fedavg.local_finish(*model, None, None, jnp.int32(samples))[0]
+        fedavg.local_finish(*model, local_of(setup.task, samples=samples))[0]
         for model, samples in zip(models, (10, 30), strict=True)
     ])  # fmt: skip
     assert (uploads.samples is None) == (weighting == "uniform")
@@ -72,34 +66,34 @@ def test_parameters_and_statistics_are_averaged_alike(weighting: str, shares: tu
 
 
 def test_averaged_statistics_go_down_and_local_ones_stay() -> None:
-    setup, averaged = _built("fedavg", **CNN)
-    _, local = _built("fedavg", statistics="local", **CNN)
+    setup, averaged = built("fedavg", **CNN)
+    _, local = built("fedavg", statistics="local", **CNN)
     (params, statistics), _ = _two_models(setup)
     for fedavg, travels in ((averaged, True), (local, False)):
-        sent, kept = fedavg.local_finish(params, statistics, None, fedavg.client_init(KEY), jnp.int32(1))
+        sent, kept = fedavg.local_finish(params, statistics, local_of(setup.task, client=fedavg.client_init(KEY)))
         assert same_bits(sent.statistics, statistics), "the server's own model needs them"
         server, _ = fedavg.server_update(fedavg.server_init(KEY), stack([sent, sent]), _round())
         broadcast = fedavg.broadcast(server, jnp.int32(1))
-        _, start = fedavg.local_start(broadcast, kept)
+        _, start = fedavg.local_start(local_of(setup.task, broadcast, kept))
         assert (broadcast.statistics is not None) == travels
         assert (kept.statistics is not None) == (not travels)
         assert same_bits(start, statistics)
-        newcomer = fedavg.local_start(broadcast, fedavg.client_init(KEY))[1]
+        newcomer = fedavg.local_start(local_of(setup.task, broadcast, fedavg.client_init(KEY)))[1]
         assert same_bits(newcomer, statistics) == travels
-        assert (fedavg.predict_local is None) == travels
+        assert fedavg.personal == (not travels)
 
 
 def test_training_updates_the_statistics() -> None:
-    setup, fedavg = _built("fedavg", **CNN)
+    setup, fedavg = built("fedavg", **CNN)
     broadcast = fedavg.broadcast(fedavg.server_init(KEY), jnp.int32(0))
-    _, memo = _loss(fedavg, _batch(setup), broadcast)
+    _, memo = _loss(setup, fedavg, broadcast)
     assert not same_bits(memo, broadcast.statistics)
 
 
 def test_private_extractors_keep_their_statistics() -> None:
-    setup, fedavg = _built("fedavg", share="predictor", **CNN)
+    setup, fedavg = built("fedavg", share="predictor", **CNN)
     (params, statistics), _ = _two_models(setup)
-    sent, kept = fedavg.local_finish(params, statistics, None, fedavg.client_init(KEY), jnp.int32(1))
+    sent, kept = fedavg.local_finish(params, statistics, local_of(setup.task, client=fedavg.client_init(KEY)))
     assert sent == AverageUpload(Params(None, params.predictor), None, None)
     assert same_bits(kept.params, Params(params.extractor, None))
     assert same_bits(kept.statistics, statistics)
@@ -107,7 +101,8 @@ def test_private_extractors_keep_their_statistics() -> None:
 
 def test_the_users_rate_decays_by_round_and_weights_decay() -> None:
     # -0.1 * 0.5^3 * (gradient 2 + 0.01 * weight 4)
-    optimizer = sgd(Federation(users=1, lr=0.1, lr_decay=0.5, weight_decay=0.01), jnp.int32(3))
+    federation = Federation(users=1, lr=0.1, lr_decay=0.5, weight_decay=0.01)
+    optimizer = client_optimizer(federation, learning_rate(federation, jnp.int32(3)))
     weight = {"a": jnp.array([4.0])}
     updates, _ = optimizer.update({"a": jnp.array([2.0])}, optimizer.init(weight), weight)
     np.testing.assert_allclose(optax.apply_updates(weight, updates)["a"], [4 - 0.1 * 0.125 * 2.04], rtol=1e-6)
@@ -118,14 +113,13 @@ def test_the_users_rate_decays_by_round_and_weights_decay() -> None:
 
 def _terms(round: int = 1, step: int = 0, prior: Any = None, **settings: Any) -> float:
     """What FedGen adds to the loss of FedAvg."""
-    setup, fedgen = _built("fedgen", **settings)
-    _, plain = _built("fedavg")
+    setup, fedgen = built("fedgen", **settings)
+    _, plain = built("fedavg")
     server = fedgen.server_init(KEY)
     if prior is not None:
-        server = server._replace(prior=jnp.array(prior))
+        server = With(server.base, server.own._replace(prior=jnp.array(prior)))
     broadcast = fedgen.broadcast(server, jnp.int32(round))
-    batch = _batch(setup)
-    return _loss(fedgen, batch, broadcast, round, step)[0] - _loss(plain, batch, broadcast.base, round, step)[0]
+    return _loss(setup, fedgen, broadcast, round, step)[0] - _loss(setup, plain, broadcast.base, round, step)[0]
 
 
 def test_weights_scale_and_decay() -> None:
@@ -160,29 +154,27 @@ def test_noise_of_the_named_kind_is_used() -> None:
 
 
 def test_the_matching_term_is_kl_from_the_generated_to_the_real() -> None:
-    setup, fedgen = _built("fedgen", fedgen__w=0.0, fedgen__beta=1.0)
+    setup, fedgen = built("fedgen", fedgen__w=0.0, fedgen__beta=1.0)
     server = fedgen.server_init(KEY)
     broadcast = fedgen.broadcast(server, jnp.int32(1))
     batch, model, params = _batch(setup), setup.task.model, server.base.params
     noise = draw_noise(stream(KEY, "matched"), (16, 4), "normal")
-    z, _ = generate(server.generator, noise, batch.y, 4, False)
+    z, _ = generate(server.own.generator, noise, batch.y, 4, False)
     target = np.asarray(model.predict(params.predictor, z))
     real = np.asarray(model.predict(params.predictor, model.extract(params.extractor, (), batch.x, True)[0]))
     expected = np.mean(np.sum(softmax(target, 1) * (log_softmax(target, 1) - log_softmax(real, 1)), axis=1))
     assert _terms(fedgen__w=0.0, fedgen__beta=1.0) == pytest.approx(expected, rel=1e-3)
-    assert broadcast.prior.shape == (4,)
+    assert broadcast.own.prior.shape == (4,)
 
 
 @pytest.mark.parametrize("start", [0, 1])
 def test_counts_are_the_labels_drawn(start: int) -> None:
-    setup, fedgen = _built("fedgen", fedgen__counts_start=start)
+    setup, fedgen = built("fedgen", fedgen__counts_start=start)
     broadcast = fedgen.broadcast(fedgen.server_init(KEY), jnp.int32(0))
-    batch = _batch(setup)
-    _, memo = _loss(fedgen, batch, broadcast)
-    client = fedgen.client_init(KEY)
-    params, _ = fedgen.local_start(broadcast, client)
-    upload, _ = fedgen.local_finish(params, memo, broadcast, client, jnp.int32(1))
-    np.testing.assert_array_equal(upload.counts, np.bincount(batch.y, minlength=4) + start)
+    _, memo = _loss(setup, fedgen, broadcast)
+    local = local_of(setup.task, broadcast, fedgen.client_init(KEY))
+    upload, _ = fedgen.local_finish(fedgen.local_start(local)[0], memo, local)
+    np.testing.assert_array_equal(upload.own.counts, np.bincount(_batch(setup).y, minlength=4) + start)
 
 
 # FedGen's server
@@ -190,11 +182,11 @@ def test_counts_are_the_labels_drawn(start: int) -> None:
 
 def _generator_after(number: int = 0, counts: Any = ((9, 1, 3, 3), (1, 9, 3, 3)), **settings: Any) -> tuple[Any, Any]:
     """The generator before and after a server update."""
-    setup, fedgen = _built("fedgen", fedgen__generator_steps=1, **settings)
+    setup, fedgen = built("fedgen", fedgen__generator_steps=1, **settings)
     sent = [AverageUpload(setup.task.model.init(jax.random.key(i))[0], (), None)._replace(samples=None) for i in (1, 2)]
     server = fedgen.server_init(KEY)
-    after, _ = fedgen.server_update(server, Upload(stack(sent), jnp.array(counts)), _round(number))
-    return server.generator, after.generator
+    after, _ = fedgen.server_update(server, With(stack(sent), Upload(jnp.array(counts))), _round(number))
+    return server.own.generator, after.own.generator
 
 
 def _moved(pair: tuple[Any, Any]) -> np.ndarray:
@@ -240,24 +232,26 @@ def test_each_switch_of_the_generators_training_is_connected(switch: dict) -> No
 
 
 def _distilled(**settings: Any) -> tuple[Setup, Algorithm, Any, Any]:
-    setup, distill = _built("feddistill+", **settings)
-    server = distill.server_init(KEY)._replace(
+    setup, distill = built("feddistill+", **settings)
+    start = distill.server_init(KEY)
+    known = start.own._replace(
         logits=jnp.array(np.random.default_rng(0).normal(size=(4, 4)), jnp.float32),
         known=jnp.array([1.0, 1.0, 0.0, 1.0]),
     )
+    server = With(start.base, known)
     return setup, distill, server, distill.broadcast(server, jnp.int32(1))
 
 
 def test_distillation_is_kl_from_the_label_means_for_labels_that_are_known() -> None:
     setup, distill, server, broadcast = _distilled(**{"feddistill+__gamma": 0.7})
-    _, plain = _built("fedavg")
+    _, plain = built("fedavg")
     batch, model = _batch(setup), setup.task.model
-    added = _loss(distill, batch, broadcast)[0] - _loss(plain, batch, broadcast.base)[0]
+    added = _loss(setup, distill, broadcast)[0] - _loss(setup, plain, broadcast.base)[0]
     params = server.base.params
     real = np.asarray(model.predict(params.predictor, model.extract(params.extractor, (), batch.x, True)[0]))
-    target = np.asarray(server.logits)[batch.y]
+    target = np.asarray(server.own.logits)[batch.y]
     divergence = np.sum(softmax(target, 1) * (log_softmax(target, 1) - log_softmax(real, 1)), axis=1)
-    known = np.asarray(server.known)[batch.y]
+    known = np.asarray(server.own.known)[batch.y]
     assert added == pytest.approx(0.7 * np.mean(divergence * known), rel=1e-3)
 
 
@@ -268,24 +262,24 @@ def test_tallies_are_reset_or_go_on(reset: bool, start: int) -> None:
     batch, client = _batch(setup), distill.client_init(KEY)
     counts = np.bincount(batch.y, minlength=4)
     for number in (1, 2):
-        params, memo = distill.local_start(broadcast, client)
-        clock = Clock(jnp.int32(1), jnp.int32(0), KEY)
-        _, memo = distill.local_loss(params, memo, batch, broadcast, client, clock)
-        upload, client = distill.local_finish(params, memo, broadcast, client, jnp.int32(1))
+        local = local_of(setup.task, broadcast, client)
+        params, memo = distill.local_start(local)
+        memo = distill.local_loss(params, memo, batch, local, step_of(distill, batch, local, KEY)).memo
+        upload, client = distill.local_finish(params, memo, local)
         rounds = 1 if reset else number
-        np.testing.assert_array_equal(memo[1].samples, rounds * counts + start)
-        np.testing.assert_array_equal(upload.seen, counts > 0)
-        sums = np.asarray(memo[1].logits)
-        np.testing.assert_allclose(upload.logits, sums / np.maximum(rounds * counts + start, 1)[:, None], rtol=1e-5)
-    assert (client.tally is None) == reset
+        np.testing.assert_array_equal(memo.own.samples, rounds * counts + start)
+        np.testing.assert_array_equal(upload.own.seen, counts > 0)
+        sums = np.asarray(memo.own.logits)
+        np.testing.assert_allclose(upload.own.logits, sums / np.maximum(rounds * counts + start, 1)[:, None], rtol=1e-5)
+    assert (client.own is None) == reset
 
 
 def test_unseen_labels_as_zeros() -> None:
-    _, distill, server, broadcast = _distilled(**{"feddistill+__unseen_as_zeros": True})
-    client = distill.client_init(KEY)
-    params, memo = distill.local_start(broadcast, client)
-    upload, _ = distill.local_finish(params, memo, broadcast, client, jnp.int32(1))
+    setup, distill, server, broadcast = _distilled(**{"feddistill+__unseen_as_zeros": True})
+    local = local_of(setup.task, broadcast, distill.client_init(KEY))
+    upload, _ = distill.local_finish(*distill.local_start(local), local)
     logits = jnp.zeros((2, 4, 4)).at[0].set(6.0)  # user 0 saw everything, user 1 nothing
-    sent = stack([upload, upload])._replace(logits=logits, seen=jnp.array([[True] * 4, [False] * 4]))
+    both = stack([upload, upload])
+    sent = With(both.base, both.own._replace(logits=logits, seen=jnp.array([[True] * 4, [False] * 4])))
     after, _ = distill.server_update(server, sent, _round())
-    np.testing.assert_allclose(after.logits, 3.0)
+    np.testing.assert_allclose(after.own.logits, 3.0)

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import read_toml, resolve
-from fedgen.core.client import Shard, train_client
+from fedgen.core.client import train_client
+from fedgen.core.recipe import Shard
 from fedgen.core.streams import stream
 from fedgen.data.dataset import Dataset
 from fedgen.runs.checkpoint import load_tree, save_tree
@@ -28,10 +29,13 @@ def train(folder: Path, user: int) -> None:
     key = stream(seed, "model")
     like = jax.eval_shape(lambda k: algorithm.broadcast(algorithm.server_init(k), jnp.int32(0)), key)
     broadcast = load_tree(folder / "broadcast.safetensors", like)
-    rows = jnp.arange(len(own["y"]))
-    shard = Shard(jnp.asarray(own["x"]), jnp.asarray(own["y"]), rows, jnp.int32(0), jnp.int32(len(rows)))
+    size = len(own["y"])
+    counts = np.bincount(own["y"], minlength=task.classes)
+    shard = Shard(*map(jnp.asarray, (own["x"], own["y"], np.arange(size), 0, size, counts)))
     trained = jax.jit(
-        lambda b, c: train_client(algorithm, task, federation, b, c, shard, jnp.int32(0), jnp.int32(user), seed)
+        lambda b, c: train_client(
+            algorithm, task, federation, b, c, shard, jnp.int32(0), jnp.int32(user), seed, largest=size
+        )
     )(broadcast, algorithm.client_init(key))
     save_tree(folder / f"upload{user}.safetensors", trained.upload, {})
 

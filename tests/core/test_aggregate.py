@@ -15,6 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm, trim_mean
 
 from fedgen.algorithms import ALGORITHMS, build
+from fedgen.algorithms.wrap import With
 from fedgen.config import resolve
 from fedgen.core.aggregate import bounded, combine, combine_given
 from fedgen.core.contract import Federation, Round
@@ -113,13 +114,13 @@ def test_one_user_cannot_carry_off_the_logits(algorithm: str, robust: dict[str, 
     for name, options in {"mean": {}, "robust": robust}.items():
         setup = small_setup(algorithm, users=5, active=5, **options)
         built, _ = build(ALGORITHMS[algorithm], setup.task, federation_of(setup.config), {})
-        forms = wires(built, jax.random.key(0))
+        forms = wires(built, setup.task, jax.random.key(0))
         server = built.server_init(jax.random.key(0))
         uploads = jax.tree.map(lambda a: jnp.zeros((5, *a.shape), a.dtype), forms.upload)
-        claimed = uploads.logits.at[0].set(1e6)
-        uploads = uploads._replace(logits=claimed, seen=jnp.ones_like(uploads.seen))
+        claimed = uploads.own.logits.at[0].set(1e6)
+        uploads = With(uploads.base, uploads.own._replace(logits=claimed, seen=jnp.ones_like(uploads.own.seen)))
         context = Round(jnp.int32(0), jnp.arange(5), jax.random.key(1), None)
-        logits[name] = np.abs(built.server_update(server, uploads, context)[0].logits).max()
+        logits[name] = np.abs(built.server_update(server, uploads, context)[0].own.logits).max()
     assert logits["mean"] == pytest.approx(2e5)
     assert logits["robust"] <= 0.1
 

@@ -149,10 +149,11 @@ def test_three_steps_of_sgd_on_the_cnn_are_torchs() -> None:
         y = np.arange(16) % 10
 
         def loss(params: tuple, x: jax.Array = x, y: np.ndarray = y, statistics: dict = statistics) -> tuple:
-            return supervised(model, params, statistics, Batch(x, y))
+            found = supervised(model, params, statistics, Batch(x, y))
+            return found.value, found
 
         (ours, forward), gradient = jax.value_and_grad(loss, has_aux=True)(params)
-        params, statistics = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), forward.statistics
+        params, statistics = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), forward.memo
         optimizer.zero_grad()
         expected = nn.functional.cross_entropy(theirs(_tensor(x.transpose(0, 3, 1, 2))), torch.tensor(y))
         expected.backward()
@@ -195,9 +196,12 @@ def test_resnet_is_torchs() -> None:
 
     x, y = jax.random.normal(KEY, (6, 9, 8, 3)), np.arange(6) % 4
     for _ in range(2):  # the second time after a step: the gradients too are right
-        (ours, forward), gradient = jax.value_and_grad(
-            lambda p: supervised(model, p, statistics, Batch(x, y)), has_aux=True
-        )(params)
+
+        def loss(params: tuple) -> tuple:
+            found = supervised(model, params, statistics, Batch(x, y))
+            return found.value, found
+
+        (ours, forward), gradient = jax.value_and_grad(loss, has_aux=True)(params)
         logits = theirs(params, _tensor(x.transpose(0, 3, 1, 2))).detach()
         np.testing.assert_allclose(forward.logits, logits, rtol=1e-3, atol=1e-4)
         assert float(ours) == pytest.approx(nn.functional.cross_entropy(logits, torch.tensor(y)).item(), rel=1e-4)

@@ -48,9 +48,9 @@ def test_runs_together_are_runs_apart(algorithm: str, model: dict[str, Any]) -> 
         ours = jax.tree.map(lambda a, lane=lane: np.asarray(a[lane]), together.server)
         theirs = jax.tree.map(lambda a: np.asarray(a[0]), apart.server)
         if algorithm == "fedgen":  # the label counts of the cohort's mini-batches: all draws, to the last one
-            np.testing.assert_array_equal(ours.prior, theirs.prior)
+            np.testing.assert_array_equal(ours.own.prior, theirs.own.prior)
             _close(ours.base, theirs.base, SGD)
-            _close(ours.generator.params, theirs.generator.params, ADAM)
+            _close(ours.own.generator.params, theirs.own.generator.params, ADAM)
         else:
             _close(ours.params, theirs.params, {"rtol": 1e-5, "atol": 1e-6} if algorithm == "fedavg" else ADAM)
 

@@ -82,8 +82,10 @@ def wrap(
     def paired(there: Any, own: Any) -> bool:
         return there is not None and own is not None
 
-    def own_of(value: Any, there: Any) -> Any:
-        return value.own if isinstance(value, With) and there is not None else value
+    def own_of(value: Any, there: Any, own: Any) -> Any:
+        if own is None or value is None:  # not computed at all, or not yet
+            return None
+        return value.own if there is not None else value
 
     def inner(local: Local) -> Local:
         return local._replace(
@@ -94,13 +96,15 @@ def wrap(
         )
 
     def outer(local: Local) -> Local:
-        return local._replace(before=own_of(local.before, base.before), after=own_of(local.after, base.after))
+        return local._replace(
+            before=own_of(local.before, base.before, before), after=own_of(local.after, base.after, after)
+        )
 
     def inner_step(step: Step) -> Step:
         return step._replace(ahead=base_of(step.ahead, paired(base.ahead, ahead)))
 
     def outer_step(step: Step) -> Step:
-        return step._replace(ahead=own_of(step.ahead, base.ahead))
+        return step._replace(ahead=own_of(step.ahead, base.ahead, ahead))
 
     def start(local: Local) -> tuple[Tree, Tree]:
         params, memo = base.local_start(inner(local))
