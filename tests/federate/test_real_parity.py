@@ -35,8 +35,8 @@ def _setup(share: str) -> Setup:
     return prepare(resolve(settings), DATA)
 
 
-# Each sends or keeps something else than the others; test_parity.py has all algorithms, without processes. FedAvg's three
-# rounds are in test_demo.py, FedGen's four in test_real_resume.py.
+# Each sends or keeps something else than the others; test_parity.py has all algorithms, without processes. FedAvg's
+# three rounds are in test_demo.py, FedGen's four in test_real_resume.py.
 KINDS = ("fedensemble", "feddistill", "feddistill+", "feddfusion", "scaffold", "ditto")
 
 
