@@ -10,7 +10,7 @@ import jax
 sys.path.insert(0, str(Path(__file__).parents[1]))
 parser = argparse.ArgumentParser()
 parser.add_argument("folder", type=Path)
-parser.add_argument("algorithm")
+parser.add_argument("algorithm", help="a registered one, or `summing`: passes over the users' data, and epochs")
 parser.add_argument("devices", type=int)
 parser.add_argument("--hosts", help="I/N@ADDRESS:PORT")
 parser.add_argument("--seeds", type=int, default=1, help="more than one are computed at once, as on a GPU")
@@ -26,6 +26,11 @@ use_whole_entries()
 if given.hosts:
     join_hosts(given.hosts)
 
+import jax.numpy as jnp  # noqa: E402
+
+from fedgen.algorithms import ALGORITHMS  # noqa: E402
+from fedgen.algorithms.fedavg import fedavg  # noqa: E402
+from fedgen.algorithms.wrap import With, wrap  # noqa: E402
 from fedgen.runs.folder import FollowedFolder, RunFolder  # noqa: E402
 from fedgen.runs.watch import Watch  # noqa: E402
 from fedgen.simulator.setup import prepare  # noqa: E402
@@ -41,9 +46,32 @@ class Impatient(Watch):
         return given.interrupt
 
 
+def summing(task, federation):
+    """FedAvg whose users also send class sums of their features, before and after a round of epochs."""
+
+    def sums(params, memo, batch, local):
+        z, _ = task.model.extract(params.extractor, memo, batch.x, False)
+        return batch.one_hot(task.classes).T @ z
+
+    def server_update(server, average, uploads, round):
+        before, after = (jnp.sum(a, axis=0) for a in uploads.own)
+        return With(average, server.own + after), {"before": jnp.sum(before), "after": jnp.sum(after)}
+
+    return wrap(
+        fedavg(task, federation),
+        server_init=lambda key: jnp.zeros((task.classes, task.latent_size())),
+        before=sums,
+        after=sums,
+        local_finish=lambda params, memo, local: ((local.before, local.after), None),
+        server_update=server_update,
+    )
+
+
+ALGORITHMS["summing"] = summing
+epochs = int(given.algorithm == "summing")
 # Partial sharing, so that users have states of their own; seven users are no multiple of two or four.
 share = "predictor" if given.algorithm == "fedgen" else "all"
-config = small_config(given.algorithm, share=share, users=7, active=5, rounds=2, seeds=given.seeds)
+config = small_config(given.algorithm, share=share, users=7, active=5, rounds=2, seeds=given.seeds, local_epochs=epochs)
 setup = prepare(config, small_data())
 if is_first_host() and not given.folder.exists():
     RunFolder.create(given.folder, config)

@@ -38,9 +38,9 @@ def _together(*commands: list[str]) -> list[str]:
     return [printed for printed, _ in said]
 
 
-def _part(folder: Path, devices: int, *options: str) -> list[str]:
+def _part(folder: Path, devices: int, *options: str, algorithm: str = ALGORITHM) -> list[str]:
     """The arguments of one process of a run."""
-    return [str(SCRIPT), str(folder), ALGORITHM, str(devices), *options]
+    return [str(SCRIPT), str(folder), algorithm, str(devices), *options]
 
 
 def _one_process(folder: Path, devices: int, *options: str) -> str:
@@ -100,6 +100,18 @@ def test_two_processes_give_the_same_records_and_hold_half_each(on_one_device: P
     """Over loopback, with collectives between the processes: every number is the same as on one device."""
     assert _two_processes(tmp_path / "run", 1) == ["holds 300 to 300 of 600 samples"] * 2
     assert _records(tmp_path / "run") == _records(on_one_device)
+
+
+@pytest.mark.slow
+def test_epochs_and_passes_over_the_users_data_are_the_same_on_two_hosts(tmp_path: Path) -> None:
+    """Then all of a user's samples are fetched from the host that has them, not only those of its mini-batches."""
+    alone = _part(tmp_path / "one", 1, algorithm="summing")
+    two = [_part(tmp_path / "two", 1, "--hosts", place, algorithm="summing") for place in _two_places()]
+    _together(alone)
+    _together(*two)
+    records = _records(tmp_path / "one")
+    assert all(record["before"] and record["after"] for record in records)
+    assert _records(tmp_path / "two") == records
 
 
 @pytest.mark.slow
