@@ -10,6 +10,8 @@ import pytest
 
 import fedgen
 from fedgen.algorithms import ALGORITHMS, build
+from fedgen.algorithms.fedavg import fedavg
+from fedgen.algorithms.wrap import With, wrap
 from fedgen.config import RunConfig, resolve
 from fedgen.core.contract import Algorithm, Batch, Local, Step, Task
 from fedgen.core.wires import untrained
@@ -102,3 +104,24 @@ def same_bits(a: Any, b: Any) -> bool:
         return False
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
+
+
+def summing(task: fedgen.Task, federation: fedgen.Federation) -> fedgen.Algorithm:
+    """FedAvg whose users also send class sums of their features, before and after a round of epochs."""
+
+    def sums(params: Any, memo: Any, batch: fedgen.Batch, local: fedgen.Local) -> jax.Array:
+        z, _ = task.model.extract(params.extractor, memo, batch.x, False)
+        return batch.one_hot(task.classes).T @ z
+
+    def server_update(server: With, average: Any, uploads: With, round: fedgen.Round) -> tuple[With, dict]:
+        before, after = (jnp.sum(a, axis=0) for a in uploads.own)
+        return With(average, server.own + after), {"before": jnp.sum(before), "after": jnp.sum(after)}
+
+    return wrap(
+        fedavg(task, federation),
+        server_init=lambda key: jnp.zeros((task.classes, task.latent_size())),
+        before=sums,
+        after=sums,
+        local_finish=lambda params, memo, local: ((local.before, local.after), None),
+        server_update=server_update,
+    )

@@ -15,7 +15,7 @@ from fedgen.federate.server.server import Server
 from fedgen.runs.checkpoint import load_tree
 from fedgen.runs.privacy import guarantee
 from fedgen.simulator.setup import Setup
-from helpers import each, small_setup
+from helpers import each, small_setup, summing
 
 
 def assert_like_the_simulator(server: Server, setup: Setup, rounds: int) -> None:
@@ -35,6 +35,16 @@ def assert_like_the_simulator(server: Server, setup: Setup, rounds: int) -> None
 @pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=("fedavg", "fedgen", "feddfusion")))
 def test_every_algorithm(algorithm: str, tmp_path: Path) -> None:
     setup = small_setup(algorithm, users=3, active=2)
+    server, _ = local_federation(tmp_path, setup)
+    server.run()
+    assert_like_the_simulator(server, setup, 3)
+
+
+def test_epochs_a_kept_optimiser_and_passes_over_a_sites_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site knows nothing of the others' sizes, and keeps its optimiser's state on disk between rounds."""
+    monkeypatch.setitem(ALGORITHMS, "summing", summing)
+    setup = small_setup("summing", users=3, active=2, local_epochs=1, momentum=0.9, optimizer_state="kept")
+    assert len(set(setup.divisions[0].size.tolist())) == 3
     server, _ = local_federation(tmp_path, setup)
     server.run()
     assert_like_the_simulator(server, setup, 3)

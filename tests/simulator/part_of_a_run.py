@@ -26,16 +26,12 @@ use_whole_entries()
 if given.hosts:
     join_hosts(given.hosts)
 
-import jax.numpy as jnp  # noqa: E402
-
 from fedgen.algorithms import ALGORITHMS  # noqa: E402
-from fedgen.algorithms.fedavg import fedavg  # noqa: E402
-from fedgen.algorithms.wrap import With, wrap  # noqa: E402
 from fedgen.runs.folder import FollowedFolder, RunFolder  # noqa: E402
 from fedgen.runs.watch import Watch  # noqa: E402
 from fedgen.simulator.setup import prepare  # noqa: E402
 from fedgen.simulator.spread import is_first_host, wait_for_all  # noqa: E402
-from helpers import small_config, small_data  # noqa: E402
+from helpers import small_config, small_data, summing  # noqa: E402
 
 runner = import_module("fedgen.simulator.run")
 runner._batched = lambda: given.seeds > 1
@@ -44,27 +40,6 @@ runner._batched = lambda: given.seeds > 1
 class Impatient(Watch):
     def stop_requested(self) -> bool:
         return given.interrupt
-
-
-def summing(task, federation):
-    """FedAvg whose users also send class sums of their features, before and after a round of epochs."""
-
-    def sums(params, memo, batch, local):
-        z, _ = task.model.extract(params.extractor, memo, batch.x, False)
-        return batch.one_hot(task.classes).T @ z
-
-    def server_update(server, average, uploads, round):
-        before, after = (jnp.sum(a, axis=0) for a in uploads.own)
-        return With(average, server.own + after), {"before": jnp.sum(before), "after": jnp.sum(after)}
-
-    return wrap(
-        fedavg(task, federation),
-        server_init=lambda key: jnp.zeros((task.classes, task.latent_size())),
-        before=sums,
-        after=sums,
-        local_finish=lambda params, memo, local: ((local.before, local.after), None),
-        server_update=server_update,
-    )
 
 
 ALGORITHMS["summing"] = summing

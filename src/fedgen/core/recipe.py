@@ -89,9 +89,9 @@ def draw_batches(federation: Federation, shard: Shard, round: Array, user: Array
     place = jnp.arange(largest)
 
     def order(epoch: Array) -> Array:
-        # A draw for each sample by itself: the order does not depend on how many samples others hold.
-        keys = jax.vmap(lambda i: stream(seed, "epochs", round, user, epoch, i))(place)
-        drawn = jax.vmap(jax.random.bits)(keys)
+        # A draw for each sample by itself, so that the order does not depend on how many samples others hold.
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(stream(seed, "epochs", round, user, epoch), place)
+        drawn = jax.random.key_data(keys)[:, 0]
         return jnp.lexsort((drawn, place >= shard.size))  # [largest] the user's own samples come first
 
     orders = jax.vmap(order)(jnp.arange(epochs))

@@ -118,9 +118,10 @@ def _check_length(upload: Tree, broadcast: Tree, most: float, config: RunConfig)
     change = length = 0.0
     numbers = 0
     for name, leaf in named(upload).items():
-        if np.issubdtype(leaf.dtype, np.floating):
-            # An array that was broadcast under the same name is what the upload changes; other arrays start from 0.
-            start = np.asarray(reference.get(name, np.zeros_like(leaf)), np.float64)
+        # An array that was broadcast under the same name is what the upload changes. Others (class statistics, say) are
+        # no update of anything: they are finite, and an algorithm's `check_upload` may ask for more.
+        if np.issubdtype(leaf.dtype, np.floating) and name in reference:
+            start = np.asarray(reference[name], np.float64)
             change += float(np.sum((leaf - start) ** 2))
             length += float(np.sum(start**2))
             numbers += leaf.size
