@@ -31,7 +31,7 @@ from helpers import SMALL, built, each, local_of, play, same_bits, small_setup
 QUICK = ("fedavg", "scaffold", "feddistill+", "fedgen")
 EVERY = pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=QUICK))
 KEY = jax.random.key(1)
-PARTIAL = ("fedavg", "fedprox", "feddistill+", "feddfusion", "fedgen", "scaffold", "feddyn", "moon", "ditto")
+PARTIAL = ("fedavg", "fedprox", "feddistill+", "feddfusion", "fedgen", "scaffold", "feddyn", "fedntd", "ditto")
 
 
 @EVERY
@@ -92,7 +92,7 @@ def test_partial_sharing_keeps_extractors_apart_and_predictors_common(algorithm:
     assert built.predict_local is not None
 
 
-@pytest.mark.parametrize("algorithm", ["fedensemble", "feddistill"])
+@pytest.mark.parametrize("algorithm", ["fedensemble", "feddistill", "moon"])
 def test_algorithms_that_cannot_share_partially_say_so(algorithm: str) -> None:
     with pytest.raises(ValueError, match="share"):
         small_setup(algorithm, share="predictor")

@@ -9,7 +9,8 @@ from fedgen.algorithms.wrap import With
 from fedgen.core.client import train_client
 from fedgen.core.contract import Federation, Model, Params, Round, Task
 from fedgen.core.recipe import Shard, draw_batches
-from fedgen.core.trees import stack
+from fedgen.core.trees import all_finite, squared_distance, stack
+from helpers import play, small_setup
 
 RATE, STEPS, BATCH, USERS = 0.1, 4, 5, 3
 KEY = jax.random.key(7)
@@ -76,6 +77,8 @@ def test_two_rounds_are_the_papers_equations() -> None:
             np.testing.assert_allclose(trained.loss, np.mean(losses), rtol=1e-5)
             models.append(local)
             changes.append(new - c_k[k])
+            # What travels is the mean gradient: the server takes c from it.
+            np.testing.assert_allclose(trained.upload.own.control.predictor, new - c_k[k] + c, rtol=1e-4, atol=1e-5)
             c_k[k] = new
         context = Round(round, jnp.array(cohort), KEY, lambda key, n: None)
         server, _ = scaffold.server_update(server, stack(uploads), context)
@@ -85,3 +88,19 @@ def test_two_rounds_are_the_papers_equations() -> None:
         np.testing.assert_allclose(server.own.control.predictor, c, rtol=1e-4, atol=1e-5)
         for k in cohort:
             np.testing.assert_allclose(clients[k].own.control.predictor, c_k[k], rtol=1e-4, atol=1e-5)
+
+
+def test_a_round_at_rate_0_leaves_everything_as_it_was() -> None:
+    """The last round of a cosine."""
+    before, after = (play(small_setup("scaffold", lr_schedule="cosine", rounds=3), n).server for n in (2, 3))
+    assert bool(all_finite(after))
+    for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_privacy_bounds_the_control_variates_as_any_update() -> None:
+    """With a bound that bites in each round and hardly any noise, they stay bounded, too."""
+    setup = small_setup("scaffold", lr=0.1, local_steps=10, dp_clip=0.05, dp_noise=1e-6, rounds=30)
+    state = play(setup, 30)
+    assert bool(all_finite((state.server, state.clients)))
+    assert float(squared_distance(state.server.own, jax.tree.map(np.zeros_like, state.server.own))) < 4.0

@@ -51,8 +51,8 @@ class Own(NamedTuple):
 def layer(base: Algorithm, k: float) -> Algorithm:
     """Something of everything, all of it multiples of k."""
 
-    def before(params: Tree, memo: Own, batch: Batch, local: Local) -> Own:
-        return Own(memo.value + k * jnp.sum(batch.weight))
+    def before(params: Tree, memo: With, batch: Batch, local: Local) -> Own:
+        return Own(memo.own.value + k * jnp.sum(batch.weight))
 
     def ahead(batch: Batch, local: Local, step: Step) -> Own:
         return Own(local.before.value + k * step.number)
@@ -63,8 +63,8 @@ def layer(base: Algorithm, k: float) -> Algorithm:
     def local_gradient(gradient: Tree, params: Tree, local: Local, step: Step) -> Tree:
         return 2 * gradient + local.received.own.value + step.ahead.value
 
-    def after(params: Tree, memo: Own, batch: Batch, local: Local) -> Own:
-        return Own(memo.value + local.before.value + k * jnp.sum(batch.weight * batch.y))
+    def after(params: Tree, memo: With, batch: Batch, local: Local) -> Own:
+        return Own(memo.own.value + local.before.value + k * jnp.sum(batch.weight * batch.y))
 
     def local_finish(params: Tree, memo: Own, local: Local) -> tuple[Own, Own]:
         return Own(memo.value + local.after.value), Own(local.client.own.value + local.before.value)

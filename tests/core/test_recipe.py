@@ -278,3 +278,24 @@ def test_settings_reach_the_run_and_the_defaults_change_nothing() -> None:
 def test_a_private_user_does_not_count_by_epochs() -> None:
     with pytest.raises(FedgenError, match="local_steps"):
         small_setup("fedgen", local_epochs=1, dp_clip=1.0, dp_noise=0.1, dp_count_noise=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"nesterov": True}, "set momentum"),
+        ({"optimizer": "adam", "momentum": 0.9}, "sgd's"),
+        ({"lr_schedule": "steps"}, "go together"),
+        ({"lr_milestones": (3,)}, "go together"),
+        ({"lr_final": 0.1}, "cosine"),
+    ],
+)
+def test_a_setting_that_would_count_nothing_is_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(FedgenError, match=reason):
+        small_setup("fedavg", **settings)
+
+
+@pytest.mark.parametrize("builder", [lambda: None, lambda task, federation: 3])
+def test_what_is_no_algorithm_is_refused(builder: Any) -> None:
+    with pytest.raises(FedgenError, match=r"an algorithm is a function of \(task, federation"):
+        build(builder, _line(), Federation(), {})

@@ -9,6 +9,7 @@ import optax
 from fedgen.algorithms.fedavg import Parts, fedavg
 from fedgen.algorithms.wrap import With, wrap
 from fedgen.core import contract as fl
+from fedgen.core.trees import is_off
 
 
 class Optimizer(NamedTuple):
@@ -22,21 +23,23 @@ def fedopt(
     federation: fl.Federation,
     *,
     server: Literal["sgd", "adam", "yogi"] = "sgd",
-    server_lr: fl.Scalar = 1.0,
+    server_lr: fl.Scalar = 0.0,
     server_momentum: fl.Scalar = 0.9,
     second_moment: fl.Scalar = 0.99,
     tau: fl.Scalar = 1e-3,
 ) -> fl.Algorithm:
     """FedAvg with an optimiser at the server: FedAvgM (sgd), FedAdam (adam) or FedYogi (yogi).
 
-    The gradient is theta - mean theta_k. `server_momentum` is sgd's momentum and the others' first moment's, `tau` the
-    number that Adam and Yogi add to the root of the second moment. BatchNorm statistics are averaged as they are.
+    The gradient is theta - mean theta_k. `server_lr` 0 stands for 1 with sgd and 0.01 with the others. `server_momentum`
+    is sgd's momentum and the others' first moment's, `tau` the number that Adam and Yogi add to the root of the second
+    moment. BatchNorm statistics are averaged as they are.
     """
     base = fedavg(task, federation)
+    rate = server_lr if not is_off(server_lr) else 1.0 if server == "sgd" else 0.01
     step = {
-        "sgd": lambda: optax.sgd(server_lr, server_momentum),
-        "adam": lambda: optax.adam(server_lr, server_momentum, second_moment, tau),
-        "yogi": lambda: optax.yogi(server_lr, server_momentum, second_moment, tau),
+        "sgd": lambda: optax.sgd(rate, server_momentum),
+        "adam": lambda: optax.adam(rate, server_momentum, second_moment, tau),
+        "yogi": lambda: optax.yogi(rate, server_momentum, second_moment, tau),
     }[server]()
 
     def server_update(state: With, average: Parts, uploads: fl.Tree, round: fl.Round) -> tuple[With, fl.Metrics]:

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from fedgen.algorithms.fedavg import Parts, fedavg
 from fedgen.algorithms.wrap import With, wrap
 from fedgen.core import contract as fl
-from fedgen.core.aggregate import combine
+from fedgen.core.aggregate import bounded, combine
 from fedgen.core.trees import join, split
 
 
 class Control(NamedTuple):
-    """A control variate: c at the server and in a broadcast, c_k at a user, and what c_k changed by in an upload."""
+    """A mean gradient: c at the server and in a broadcast, c_k at a user, and that of this round in an upload."""
 
     control: fl.Params
 
@@ -37,18 +37,19 @@ def scaffold(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
         return join(jax.tree.map(lambda g, c, c_k: g - c_k + c, part, everyone, mine), rest)
 
     def local_finish(params: fl.Params, memo: fl.Tree, local: fl.Local) -> tuple[Control, Control]:
-        # c_k+ = c_k - c + (x - y_k) / (K eta): the mean gradient over the K steps of this round.
-        scale = 1 / (local.steps * local.rate)
-        moved = jax.tree.map(lambda x, y: scale * (x - y), shared(local.start), shared(params))
-        change = jax.tree.map(lambda c, m: m - c, local.received.own.control, moved)
-        kept = jax.tree.map(lambda c_k, d: c_k + d, local.client.own.control, change)
-        return Control(change), Control(kept)
+        # (x - y_k) / (K eta), the mean gradient over the K steps of this round; at rate 0 nothing is learned of it.
+        everyone, moves = local.received.own.control, local.rate > 0
+        way = local.steps * jnp.where(moves, local.rate, 1.0)
+        mean = jax.tree.map(
+            lambda x, y, c: jnp.where(moves, (x - y) / way, c), shared(local.start), shared(params), everyone
+        )
+        kept = jax.tree.map(lambda c_k, c, m: c_k - c + m, local.client.own.control, everyone, mean)
+        return Control(mean), Control(kept)
 
     def server_update(server: With, average: Parts, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
         part = round.cohort.shape[0] / federation.users  # of all users that were heard
-        change = combine(uploads.own.control, None, federation)
-        control = jax.tree.map(lambda c, d: c + part * d, server.own.control, change)
-        return With(average, Control(control)), {}
+        sent = combine(bounded(uploads.own, server.own, federation.clip), None, federation)
+        return With(average, jax.tree.map(lambda c, m: c + part * (m - c), server.own, sent)), {}
 
     return wrap(
         fedavg(task, federation),

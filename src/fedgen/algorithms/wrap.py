@@ -67,7 +67,7 @@ def wrap(
     `before`, `after` and `step.ahead`. `local_loss` gets the base's loss, with the own memo in place of the
     base's, and returns it changed. `server_update` gets the state before (`With`), the base's state after its own
     update, and the uploads, and returns the whole state after; without it the own part stays as it is. `local_finish`
-    gets the own memo, or the base's where there is no own one.
+    gets the own memo, or the base's where there is no own one; `before` and `after` get both as `With`, or the base's.
     """
     kept_at_server, kept_at_client, memo_added = (
         server_init is not None,
@@ -151,7 +151,7 @@ def wrap(
             of_base = theirs(params, base_of(memo, memo_added), batch, inner(local)) if theirs is not None else None
             if mine is None:
                 return of_base
-            of_own = mine(params, memo.own if memo_added else None, batch, outer(local))
+            of_own = mine(params, memo, batch, outer(local))
             return of_own if theirs is None else With(of_base, of_own)
 
         return None if theirs is None and mine is None else add_up

@@ -61,8 +61,14 @@ def _line(registry: Registry[Any], name: str) -> str:
 def _notes(registry: Registry[Any], name: str) -> list[str]:
     """What else to know of a name: the package that brings it, and what an algorithm needs."""
     package = registry.package(name)
-    needs = needs_of(registry[name]) if registry is ALGORITHMS else []
-    return [*([package] if package else []), *([f"needs {', '.join(needs)}"] if needs else [])]
+    notes = [package] if package else []
+    if registry is ALGORITHMS:
+        try:
+            needs = needs_of(registry[name])
+        except Exception as error:  # whatever a plug-in does, the list goes on
+            return [*notes, f"cannot be built: {str(error).splitlines()[0]}"]
+        notes += [f"needs {', '.join(needs)}"] if needs else []
+    return notes
 
 
 def needs_of(builder: Callable[..., Any]) -> list[str]:
@@ -76,8 +82,5 @@ def needs_of(builder: Callable[..., Any]) -> list[str]:
     task = Task(
         mlp((2,), 2, hidden=2, latent=2), 2, jax.ShapeDtypeStruct((2,), "float32"), lambda x: x, proxy_samples=1
     )
-    try:
-        needs = build(builder, task, Federation(), {})[0].needs
-    except Exception:  # whatever a plug-in does with such a task, the list goes on
-        return []
+    needs = build(builder, task, Federation(), {})[0].needs
     return [said for field, said in NEEDS.items() if getattr(needs, field)]

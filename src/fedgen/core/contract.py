@@ -68,7 +68,7 @@ class Batch(NamedTuple):
     """A mini-batch, ready for the model.
 
     The last mini-batch of an epoch may have fewer samples than the others. It is then filled up by repeating its own
-    samples, with weight 0: `mean` and `one_hot` leave them out.
+    samples, with weight 0: `mean` and `one_hot` leave them out. (BatchNorm does see them.)
     """
 
     x: Array  # [batch, ...]
@@ -145,8 +145,10 @@ class Algorithm(NamedTuple):
     """One federated learning algorithm: nine functions that each one has, and what is left to choose.
 
     `S`, `C`, `B`, `U` are pytrees of its own choice: the server's state, a client's state between rounds, the
-    broadcast and the upload. `params` is what is trained, `memo` what else a user carries from step to step. Uploads
-    reach `server_update` stacked, each array with a leading client axis: [active, ...].
+    broadcast and the upload. Where an array has the same name in `B` and `U`, the upload is the broadcast's value plus
+    an update, which may be bounded and made private; other arrays of `U` are no updates. `params` is what is trained,
+    `memo` what else a user carries from step to step. Uploads reach `server_update` stacked, each array with a leading
+    client axis: [active, ...].
 
     In round r the cohort gets `broadcast(S, r)`. After round r the state is evaluated with `broadcast(S, r + 1)`, what
     the next round would begin with: simulator and federation alike.

@@ -10,6 +10,19 @@ from fedgen.core.contract import Array, Tree
 from fedgen.core.settings import Federation
 from fedgen.core.streams import stream
 from fedgen.core.trees import is_off
+from fedgen.errors import FedgenError
+
+
+def check_recipe(federation: Federation) -> None:
+    """Refuse settings of which one would silently count nothing."""
+    if federation.nesterov and is_off(federation.momentum):
+        raise FedgenError("nesterov is a kind of momentum: set momentum, too (--momentum 0.9)")
+    if federation.optimizer != "sgd" and not is_off(federation.momentum):
+        raise FedgenError(f"momentum is sgd's: leave it out with optimizer {federation.optimizer}")
+    if (federation.lr_schedule == "steps") != bool(federation.lr_milestones):
+        raise FedgenError("lr_schedule steps and lr_milestones go together: give both, or neither of them")
+    if federation.lr_schedule != "cosine" and not is_off(federation.lr_final):
+        raise FedgenError("lr_final is the end of lr_schedule cosine: set that, too, or leave lr_final out")
 
 
 def learning_rate(federation: Federation, round: Array) -> Array:

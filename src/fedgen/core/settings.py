@@ -45,7 +45,7 @@ class Federation(BaseModel):
     )
 
     local_steps: Positive = setting(20, "Local training", "mini-batches a user trains on in a round")
-    local_epochs: WholeNumber = setting(
+    local_epochs: Annotated[int, Field(ge=0, le=1000, strict=True)] = setting(
         0, "Local training", "passes over a user's data in a round, in place of local_steps (0: local_steps counts)"
     )
     batch_size: Positive = setting(32, "Local training", "samples of a mini-batch")

@@ -66,7 +66,10 @@ class ServerSettings(BaseModel):
     poll: Rate = Field(default=0.5, description="seconds between polls for replies")
     keep_rounds: bool = Field(default=False, description="keep the server's state after every round, not only the last")
     test: str = Field(default="", description="an .npz file with arrays x and y, to test the global model on")
-    proxy: str = Field(default="", description="an .npz file with an array x: unlabelled samples, for feddfusion only")
+    proxy: str = Field(
+        default="",
+        description="an .npz file with an array x: unlabelled samples, where the algorithm needs them",
+    )
     model: str = Field(
         default="", description="module:function that builds another model; empty: the model of config.toml"
     )
@@ -90,7 +93,7 @@ class SiteSettings(BaseModel):
     )
     model: str = Field(
         default="",
-        description="another model for this site, as cnn, mlp or module:function; partial sharing only",
+        description="another model for this site: a name of `fedgen list`, or module:function; partial sharing only",
     )
     model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model that `model` names")
     evaluate: bool = Field(
