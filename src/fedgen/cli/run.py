@@ -51,7 +51,7 @@ def run(
     from fedgen.simulator.run import Interrupted
     from fedgen.simulator.run import run as simulate
     from fedgen.simulator.setup import prepare
-    from fedgen.simulator.spread import is_first_host, wait_for_all
+    from fedgen.simulator.sharding import is_first_host, wait_for_all
 
     given_out = out
     layers = [read_toml(config)] if config else []
