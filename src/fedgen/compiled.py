@@ -13,7 +13,7 @@ from fedgen.files import cache_folder
 
 
 def use_compilation_cache(least_seconds: float) -> None:
-    """Keep what takes at least so long to compile in the user's cache folder, unless JAX was told otherwise."""
+    """Keep what takes at least so long to compile in the user's cache folder, unless JAX is configured otherwise."""
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:

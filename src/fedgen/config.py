@@ -127,7 +127,7 @@ PER_ALGORITHM = tuple(
 def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     """The complete configuration that these layers (weakest first) give, over the preset they name.
 
-    `own` names what the caller brings himself ("dataset", "model"): their names need not be known here.
+    `own` names what the caller passes as an object ("dataset", "model"): their names need not be registered.
     """
     layers = tuple(_one_name_each(layer) for layer in layers)
     chosen: dict[str, Any] = {}
@@ -243,7 +243,7 @@ def _check_preset_stays(weaker: Layer, layer: Layer) -> None:
 
 
 def _no_options() -> None:
-    """Stands in for a dataset or a model of the caller's own."""
+    """The builder in place of a dataset or a model that the caller passes as an object."""
 
 
 def own_options(section: str, builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:

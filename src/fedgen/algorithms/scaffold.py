@@ -45,7 +45,7 @@ def scaffold(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
         return Control(change), Control(kept)
 
     def server_update(server: With, average: Parts, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
-        part = round.cohort.shape[0] / federation.users  # of all users that were heard
+        part = round.cohort.shape[0] / federation.users  # the fraction of users that took part
         change = combine(uploads.own.control, None, federation)
         control = jax.tree.map(lambda c, d: c + part * d, server.own.control, change)
         return With(average, Control(control)), {}

@@ -1,4 +1,4 @@
-"""A peer in a process of its own, and measurements of our own command as a whole."""
+"""A peer in a separate process, and measurements of the whole `fedgen run` command."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from typing import Any
 
 from fedgen.errors import FedgenError
 
-# Not as `-m`: what a peer sends to processes of its own must be importable there, and `__main__` is not.
+# Not as `-m`: what a peer sends to its child processes must be importable there, and `__main__` is not.
 _START = "import sys; from fedgen.bench.peers.{} import main; main(*sys.argv[1:])"
 PATIENCE = 300.0  # seconds that a peer may take to start and for a few rounds, or our command for all it does
 

@@ -17,7 +17,7 @@ class Display:
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._heard)
+            self._previous[number] = signal.signal(number, self._interrupted)
         self._progress.start()
         return self
 
@@ -31,10 +31,10 @@ class Display:
         self._progress.stop()
 
     def stop_requested(self) -> bool:
-        """Whether Ctrl-C was heard."""
+        """Whether Ctrl-C was pressed."""
         return self._stop
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if self._stop:  # asked twice: at once, without a checkpoint
             raise KeyboardInterrupt
         self._stop = True

@@ -29,7 +29,7 @@ class Division:
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """A NumPy generator of its own for each purpose."""
+    """A separate NumPy generator for each purpose."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
 
 
@@ -108,7 +108,7 @@ def gather(
     Divisions are by number of the configuration and seed.
 
     Samples in memory are given as they are. Of memory-mapped ones only the rows in use are read. Where users
-    have noise of their own it is added here, once for each seed: a sample belongs to one user at most.
+    have noise on their samples it is added here, once for each seed: a sample belongs to one user at most.
     """
     x, y = dataset.x_train, dataset.y_train
     noisy = any(division.noise is not None for division in divisions.values())

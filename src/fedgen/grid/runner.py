@@ -139,7 +139,7 @@ def _run(ready: _Ready, store: Store, watch: GridWatch) -> None:
 
 
 class _Listener(Watch):
-    """Tells the grid's listener of one unit's run."""
+    """Reports the run of one unit to the grid's watch."""
 
     def __init__(self, unit: tuple[RunConfig, ...], watch: GridWatch) -> None:
         self._unit, self._watch = unit, watch

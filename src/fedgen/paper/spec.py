@@ -31,7 +31,7 @@ class _Strict(BaseModel):
 
 
 class Column(_Strict):
-    """A column: an algorithm with settings of its own."""
+    """A column: an algorithm, and its settings."""
 
     algorithm: str
     name: str = ""  # the algorithm's, where there is one column of it

@@ -14,7 +14,7 @@ from fedgen.report.table import ABSENT, Cell, Column, Difference, Number, Table,
 from fedgen.report.terminal import terminal
 
 Entry = Mapping[str, Any]  # of one row and column
-Fill = Callable[[str, Entry], Cell]  # what stands in a cell, from the row's name and the entry
+Fill = Callable[[str, Entry], Cell]  # makes a cell from the row's name and the entry
 _MOST_COLUMNS = 10  # a grid with more is transposed
 
 

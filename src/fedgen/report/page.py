@@ -58,8 +58,8 @@ def collect(
     groups = group(runs)
     notices = []
     if len(groups) > 1:
-        told = ", ".join(differing(groups))
-        notices.append(f"These runs differ in {told}: each has its own table, and no number is averaged across.")
+        settings = ", ".join(differing(groups))
+        notices.append(f"These runs differ in {settings}: each has its own table, and no number is averaged across.")
     return Page("FedGen report", _lead(groups, sections), [*sections, *run_page.sections(groups, reference)], notices)
 
 

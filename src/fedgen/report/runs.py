@@ -64,7 +64,7 @@ class Group:
 
     @property
     def config(self) -> RunConfig:
-        """A configuration that stands for all: it differs from the others in nothing that is shared."""
+        """The first run's configuration: all runs agree in the settings that are shared."""
         return self.runs[0].config
 
 

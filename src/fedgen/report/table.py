@@ -34,7 +34,7 @@ class Number:
     value: float | None
     std: float | None = None
     form: str = ".2f"
-    missing: str = ABSENT  # what stands there without a value
+    missing: str = ABSENT  # the text shown without a value
     published: "Number | None" = None  # what others printed for it
     difference: Difference | None = None  # to the published, or to what the table's title says
 

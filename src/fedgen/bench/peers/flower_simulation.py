@@ -29,7 +29,7 @@ def _actor(path: str) -> tuple[Samples, torch.nn.Module, torch.optim.Optimizer]:
 
 
 def client_app(path: str) -> ClientApp:
-    """A client that trains as the user it is told to be."""
+    """A client that trains as the user that the message names."""
     app = ClientApp()
 
     @app.train()  # type: ignore[untyped-decorator]
@@ -60,13 +60,13 @@ class Strategy(FedAvg):
         if not self._conductor.begin():
             os._exit(0)  # nothing here is worth keeping; the actors end with their parent
         messages = list(super().configure_train(server_round, arrays, config, grid))
-        told = []
+        messages = []
         for user, message in enumerate(messages):
             own = ConfigRecord({"server-round": server_round, "user": user})
             content = RecordDict({"arrays": arrays, "config": own})
             node = message.metadata.dst_node_id
-            told.append(Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node))
-        return told
+            messages.append(Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node))
+        return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[Any, Any]:
         """As in FedAvg."""
@@ -78,7 +78,7 @@ class Strategy(FedAvg):
 
 
 def main(path: str, cores: str) -> None:
-    """Rounds as the conductor wants them."""
+    """Run rounds as the benchmark requests them."""
     conductor = Conductor()
     workload = read_workload(path)
     active = workload.rows.shape[1]

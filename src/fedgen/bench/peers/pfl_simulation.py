@@ -62,7 +62,7 @@ class Turns(TrainingProcessCallback):
 
 
 def main(path: str) -> None:
-    """Rounds as the conductor wants them."""
+    """Run rounds as the benchmark requests them."""
     conductor = Conductor()
     torch.set_num_threads(1)
     workload = read_workload(path)

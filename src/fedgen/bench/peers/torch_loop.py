@@ -42,7 +42,7 @@ class Trainer:
 
 
 def serve(connection: Connection, path: str, device: str) -> None:
-    """A worker process: trains the users it is told to until it is told nothing more."""
+    """A worker process: trains the users of each request until an empty one comes."""
     trainer = Trainer(path, device)
     connection.send(None)
     while (order := connection.recv()) is not None:
@@ -52,7 +52,7 @@ def serve(connection: Connection, path: str, device: str) -> None:
 
 
 def main(path: str, workers_wanted: str, device: str = "cpu") -> None:
-    """Rounds as the conductor wants them."""
+    """Run rounds as the benchmark requests them."""
     processes = int(workers_wanted)
     conductor = Conductor()
     trainer = Trainer(path, device)

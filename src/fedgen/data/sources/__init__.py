@@ -43,7 +43,7 @@ OFFERS: Registry[Offer] = Registry(
 
 
 def loader_of(name: str) -> Callable[..., Dataset]:
-    """The loader of a dataset by its name, or of one's own data by its path."""
+    """The loader of a dataset by its name, or of the user's own data by its path."""
     if own_path(name) is None:
         return DATASETS.find(name)
     from fedgen.data.sources.own import own
