@@ -1,4 +1,4 @@
-"""Registries of algorithms, models, datasets and partitions: built-in ones, those of plug-ins, and those added in Python.
+"""Registries of algorithms, models, datasets and partitions: built-in, from plug-ins, or added in Python.
 
 Packages register names as entry points (`fedgen.algorithms`, `fedgen.models`,
 `fedgen.datasets`); `package.module:function` in place of a name needs no registration.

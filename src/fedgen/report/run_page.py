@@ -27,7 +27,7 @@ def sections(groups: Sequence[Group], reference: Reference) -> list[Section]:
 def _section(one: Group, name: str, apart: Sequence[str], reference: Reference) -> Section:
     config = one.config
     changed = _changed(config)
-    differing_settings = [f"{key} = {one.shared.get(key, 'none')}" for key in apart]
+    settings = [f"{key} = {one.shared.get(key, 'none')}" for key in apart]
     extra = [
         setting for setting in differing_settings if setting in changed
     ]  # what the preset decides goes without saying

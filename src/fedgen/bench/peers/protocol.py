@@ -10,7 +10,7 @@ import sys
 import time
 
 
-class Conductor:
+class Driver:
     """The peer's side: takes the time of each round."""
 
     def __init__(self) -> None:
