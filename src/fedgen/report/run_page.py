@@ -28,9 +28,7 @@ def _section(one: Group, name: str, apart: Sequence[str], reference: Reference) 
     config = one.config
     changed = _changed(config)
     settings = [f"{key} = {one.shared.get(key, 'none')}" for key in apart]
-    extra = [
-        setting for setting in differing_settings if setting in changed
-    ]  # what the preset decides goes without saying
+    extra = [setting for setting in settings if setting in changed]  # the preset implies the others
     notices = list(one.notices)
     versions = {run.version for run in one.runs if run.version}
     if versions - {__version__}:
