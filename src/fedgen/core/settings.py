@@ -128,12 +128,12 @@ class Federation(BaseModel):
     dp_noise: NotNegative = setting(
         0.0,
         "Privacy",
-        "differential privacy: standard deviation of the noise on updates, in multiples of dp_clip (0: none)",
+        "differential privacy: deviation of the noise on updates, in multiples of dp_clip (0: none)",
     )
     dp_count_noise: NotNegative = setting(
         0.0,
         "Privacy",
-        "differential privacy: standard deviation of the noise on label counts, in multiples of the samples drawn in a round",
+        "differential privacy: deviation of the noise on label counts, in multiples of the samples drawn in a round",
     )
 
     def with_values(self, **values: Any) -> "Federation":
