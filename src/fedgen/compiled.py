@@ -1,4 +1,4 @@
-"""Compiled programs are kept between processes, in JAX's cache, but with entries that appear whole or not at all."""
+"""The cache of compiled programs between processes: JAX's, with entries that are written atomically."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ def use_whole_entries() -> bool:
 
 def _with_whole_entries(cache: Any, decompress: Any) -> Any:
     class WholeEntries(cache):  # type: ignore[misc]
-        """JAX's cache of files, whose entries come into being by renaming."""
+        """JAX's cache of files, whose entries are written under a temporary name and renamed."""
 
         has_whole_entries = True
 

@@ -1,4 +1,4 @@
-"""The parts of the benchmark; one that fails says so, and the others go on."""
+"""The parts of the benchmark; the failure of one is reported, and the others go on."""
 
 import tempfile
 import time
@@ -36,7 +36,7 @@ PEERS: dict[str, tuple[str, tuple[str, ...], Callable[[], list[str]]]] = {
 
 @dataclass
 class Bench:
-    """What the parts share, and what they found."""
+    """The state that the parts share, and their results."""
 
     quick: bool
     say: Callable[[str], None]
@@ -69,7 +69,7 @@ def rounds(bench: Bench) -> None:
                 contenders[name] = peer.round
         bench.say("training: " + ", ".join(contenders))
         seconds = take_turns(contenders, repeats, bench.absent)
-    with ExitStack() as peers:  # on its own: its threads and processes do not rest while they wait
+    with ExitStack() as peers:  # alone: its threads and processes are busy even while they wait
         if peer := _start(bench, "flower", workload, losses, peers):
             bench.say("training: fedavg, flower")
             beside = take_turns({"fedavg": fedavg.round, "flower": peer.round}, repeats, bench.absent)
@@ -97,7 +97,7 @@ def rounds(bench: Bench) -> None:
 
 
 def _start(bench: Bench, name: str, workload: Path, losses: dict[str, list[float]], stack: ExitStack) -> Peer | None:
-    """A peer that runs and reaches our losses; otherwise it is left out, and why is said."""
+    """A peer that runs and reaches our losses; any other is left out, with the reason."""
     module, needed, arguments = PEERS[name]
     if name == "pytorch-gpu" and not _torch_sees_a_gpu():
         if jax.default_backend() != "cpu":
@@ -129,7 +129,7 @@ def _torch_sees_a_gpu() -> bool:
 
 
 def start(bench: Bench) -> None:
-    """`fedgen run` from the shell until its first round, and what compiling takes: from nothing, and with the cache."""
+    """`fedgen run` from the shell until its first round, and the time of compiling: without and with the cache."""
     arguments = ["--rounds", "1", "--eval-every", "1"]
     cache = bench.folder / "cache"
     found: dict[str, Any] = {"compiling": {}}

@@ -1,4 +1,4 @@
-"""A progress display that also listens for Ctrl-C: once to stop at a good moment, twice to stop at once."""
+"""A progress display that handles Ctrl-C: once stops after a checkpoint, twice stops at once."""
 
 import signal
 from types import FrameType
@@ -27,7 +27,7 @@ class Display:
             signal.signal(number, handler)
 
     def stop(self) -> None:
-        """Leave the terminal to others."""
+        """Stop the display, so that others can print."""
         self._progress.stop()
 
     def stop_requested(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a simulation holds: one copy of the data, and index arrays that say whose is what."""
+"""The data of a simulation: one copy of the samples, and index arrays of each user's rows."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ def divide(
 
 
 def with_skew(dataset: Dataset, division: Division, partitioner: Partitioner, options: Mapping[str, Any]) -> Division:
-    """A division with what its scheme does besides giving rows to users."""
+    """The division with what its scheme needs besides rows: users' noise, or proxy data of a fixed size."""
     if partitioner is feature_noise:
         return replace(division, noise=noise_levels(len(division.size), **options))
     if partitioner is natural and len(division.proxy):

@@ -1,4 +1,4 @@
-"""What a reproduction leaves beside its cells: `EXPERIMENT.PRESET.json`, all that a table or figure shows.
+"""The files of a reproduction beside its cells: `EXPERIMENT.PRESET.json`, all that a table or figure shows.
 
 Reports need nothing else. `.quick` in the name marks a small run, and other rounds or seeds than the experiment's own
 are named too.

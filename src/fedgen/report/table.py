@@ -60,7 +60,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     title: str = ""
     about: str = ""  # what its numbers are
-    note: str = ""  # what a reader must know who sees only this one
+    note: str = ""  # what a reader of this table alone must know
 
 
 def without_empty(table: Table) -> Table:

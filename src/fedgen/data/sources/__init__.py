@@ -52,7 +52,7 @@ def loader_of(name: str) -> Callable[..., Dataset]:
 
 
 def own_path(name: str) -> Path | None:
-    """The path that a dataset's name is, or None: a name with a separator, one of a file, or of what is there."""
+    """The path of a dataset that is named by a path: one with a separator, of a file, or that exists. Else None."""
     if not name.strip():
         return None
     path = Path(name).expanduser()
