@@ -1,7 +1,7 @@
 """What an experiment is: a grid of rows and columns, read from the TOML files in `experiments/`.
 
 A cell of the grid is a configuration with one algorithm: the experiment's settings, then its row's, then
-its column's, then what the row says for that column. Published numbers stand in the rows.
+its column's, then what the row says for that column. Published numbers are in the rows.
 """
 
 import tomllib

@@ -28,7 +28,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def terminal_tables(results: Results, width: int) -> list[str | Grid]:
-    """The main table for a terminal, between its title and what must stand beside it."""
+    """The main table for a terminal, between its title and its notes."""
     quick = ": [yellow]a look, not a result[/yellow]" if results["quick"] else ""
     label = f"\n{results['metric_label']}; grey: published" if "metric_label" in results else ""
     title = f"[bold]{escape(results['title'])}[/bold], preset {results['preset']}{differs(results)}{quick}"

@@ -36,7 +36,7 @@ def collect(
 ) -> Page:
     """Everything that the page about these folders says.
 
-    Runs stand beside what `reference` has for their settings; `others` reads a folder that is not that of a run.
+    Runs are shown with the numbers that `reference` has for their settings; `others` reads a folder that is not that of a run.
     """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise FedgenError("a folder is given twice; name each once")
@@ -113,7 +113,7 @@ def _prose(text: str) -> Markup:
 
 
 def _for_script(data: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can end that element."""
+    """JSON escaped for a script element: nothing in it can end that element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

@@ -133,7 +133,7 @@ class MLflow(Tracker):
     def _run(self, algorithm: str, seed: int) -> str:
         from mlflow.entities import Param
 
-        # Where a search takes quotes, none can stand within them.
+        # MLflow's search has no escape for quotes within quotes.
         tags = {"folder": self._folder.replace("'", ""), "algorithm": algorithm, "seed": str(seed)}
         wanted = " and ".join(f"tags.{key} = '{value}'" for key, value in tags.items())
         found = self._client.search_runs([self._experiment], wanted, max_results=1)
