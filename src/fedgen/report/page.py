@@ -36,7 +36,7 @@ def collect(
 ) -> Page:
     """Everything that the page about these folders says.
 
-    Runs are shown with the numbers that `reference` has for their settings; `others` reads a folder that is not that of a run.
+    Runs are shown with the numbers that `reference` has for their settings; `others` reads folders that are not runs.
     """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise FedgenError("a folder is given twice; name each once")
