@@ -1,4 +1,4 @@
-"""Three sites whose data has nothing in common but the labels: each has an extractor of its own.
+"""Three sites whose data has nothing in common but the labels: each has a different extractor.
 
 Under partial sharing only predictors, label counts and FedGen's generator travel, so sites must agree on the latent
 size and on nothing else. Here one site has grey 8x8 images, one has colour 12x12 images, and one has vectors of 20
@@ -35,7 +35,7 @@ def samples(shape: tuple[int, ...], count: int, rng: np.random.Generator) -> tup
     return (patterns[labels] + rng.normal(0, 1.5, (count, *shape))).astype(np.float32), labels
 
 
-def hear(event: dict[str, Any]) -> None:
+def on_event(event: dict[str, Any]) -> None:
     """Print what sites send and how well they do."""
     if event["event"] == "trained":
         print(f"{event['at']} sent {event['sent']} bytes in round {event['round'] + 1}")
@@ -63,9 +63,9 @@ def main(root: Path, rounds: int) -> None:
         np.savez(folders.site(name) / "data.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
         write_site(folders, SiteSettings(name=name, number=number, data="data.npz", **own))
     with processes_of(folders, port) as processes:
-        start_all(processes, list(SITES), tls=True, say=hear)
+        start_all(processes, list(SITES), tls=True, say=on_event)
         processes.submit("run")
-        follow(processes, list(SITES), server.round_timeout, hear)
+        follow(processes, list(SITES), server.round_timeout, on_event)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 This one is FedAvgM (Hsu et al. 2019): FedAvg whose server steps along a running mean of the updates. It wraps
 FedAvg and changes only what differs. The last line registers it for this process; the command takes it as
-`--algorithm new_algorithm:fedavgm`, and as a package of its own it is in `examples/plugin`.
+`--algorithm new_algorithm:fedavgm`, and as an installable package it is in `examples/plugin`.
 """
 
 import jax

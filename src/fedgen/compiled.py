@@ -1,4 +1,4 @@
-"""Compiled programs are kept between processes, in JAX's cache, but with entries that appear whole or not at all."""
+"""The cache of compiled programs between processes: JAX's, with entries that are written atomically."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from fedgen.files import cache_folder
 
 
 def use_compilation_cache(least_seconds: float) -> None:
-    """Keep what takes at least so long to compile in the user's cache folder, unless JAX was told otherwise."""
+    """Keep what takes at least so long to compile in the user's cache folder, unless JAX is configured otherwise."""
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
@@ -41,7 +41,7 @@ def use_whole_entries() -> bool:
 
 def _with_whole_entries(cache: Any, decompress: Any) -> Any:
     class WholeEntries(cache):  # type: ignore[misc]
-        """JAX's cache of files, whose entries come into being by renaming."""
+        """JAX's cache of files, whose entries are written under a temporary name and renamed."""
 
         has_whole_entries = True
 

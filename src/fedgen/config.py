@@ -52,7 +52,7 @@ class RunConfig(Federation):
         "where the dataset's files are, if neither in $FEDGEN_DATA nor where `fedgen data download` puts them",
     )
     user_file: str = setting(
-        "", "Data", "a text or .npy file that says whose each training sample is, for the partition natural"
+        "", "Data", "a text or .npy file with the user of each training sample, for the partition natural"
     )
     model: str = setting("cnn", "Data", "the network: a name of `fedgen list`, or package.module:function of your own")
     partition: str = setting("dirichlet", "Data", "how the data is divided among the users (see `fedgen list`)")
@@ -63,14 +63,14 @@ class RunConfig(Federation):
         0.1, "Data", "Dirichlet parameter of the partition: the smaller, the more different the users"
     )
     train_fraction: Annotated[float, Field(gt=0, le=1)] = setting(
-        0.5, "Data", "the part of the training set that users get"
+        0.5, "Data", "the fraction of the training set that users get"
     )
     class_limit: bool = setting(
         False,
         "Data",
-        "as in the authors' code, no class gives more samples than a user's share of all (docs/data.md)",
+        "as in the authors' code, no class has more samples than a user's fair share of all (docs/data.md)",
     )
-    proxy_limit: Positive = setting(50_000, "Data", "the most unlabelled samples that the server has")
+    proxy_limit: Positive = setting(50_000, "Data", "the maximum number of unlabelled samples at the server")
 
     active: Positive = setting(10, "Federation", "how many users train in a round")
 
@@ -91,9 +91,9 @@ class RunConfig(Federation):
     headline: Literal["auto", "global", "users"] = setting(
         "auto",
         "Evaluation",
-        "whose accuracy that is: the global model's, the users' own models', or auto: what the algorithm is for",
+        "whose accuracy is reported: the global model's, the users' own models', or auto: as the algorithm intends",
     )
-    score_users: Positive = setting(100, "Evaluation", "the most users whose own models are evaluated")
+    score_users: Positive = setting(100, "Evaluation", "the maximum number of users whose own models are evaluated")
     plugins: dict[str, str] = Field(
         default={}, description="where algorithms, models, datasets and partitions come from that are not built in"
     )
@@ -127,7 +127,7 @@ PER_ALGORITHM = tuple(
 def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     """The complete configuration that these layers (weakest first) give, over the preset they name.
 
-    `own` names what the caller brings himself ("dataset", "model"): their names need not be known here.
+    `own` names what the caller passes as an object ("dataset", "model"): their names need not be registered.
     """
     layers = tuple(_one_name_each(layer) for layer in layers)
     chosen: dict[str, Any] = {}
@@ -243,7 +243,7 @@ def _check_preset_stays(weaker: Layer, layer: Layer) -> None:
 
 
 def _no_options() -> None:
-    """Stands in for a dataset or a model of the caller's own."""
+    """The builder in place of a dataset or a model that the caller passes as an object."""
 
 
 def own_options(section: str, builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:

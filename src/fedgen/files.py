@@ -1,4 +1,4 @@
-"""Where files go: the user's cache folder, and files that are read with care and written whole or not at all."""
+"""Files: the user's cache folder, checked reading, and atomic writing."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise now what `write_whole` would raise after long work."""
+    """Raise now the error that `write_whole` would raise at the end of a long computation."""
     if path.is_dir():
         raise FedgenError(f"{path} cannot be written: it is a folder")
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")

@@ -1,6 +1,6 @@
-"""Registries of algorithms, models, datasets and partitions: what is built in, what plug-ins bring, what Python adds.
+"""Registries of algorithms, models, datasets and partitions: built-in, from plug-ins, or added in Python.
 
-A name stands for a function. Packages register names as entry points (`fedgen.algorithms`, `fedgen.models`,
+Packages register names as entry points (`fedgen.algorithms`, `fedgen.models`,
 `fedgen.datasets`); `package.module:function` in place of a name needs no registration.
 """
 
@@ -26,10 +26,10 @@ _OF_PACKAGE = re.compile(r"(?P<address>\S+) of (?P<package>\S+) (?P<version>\S+)
 
 
 class Registry(MutableMapping[str, T]):
-    """Functions by name, imported when they are asked for.
+    """Functions by name, imported on first access.
 
-    A `package.module:function` counts as a name that is there; it is imported, with the current directory among the
-    places to look, when it is asked for. `registry["name"] = function` adds one for this process.
+    A `package.module:function` counts as a registered name; its module is searched in the current directory, too.
+    `registry["name"] = function` adds one for this process.
     """
 
     def __init__(self, kind: str, built_in: Mapping[str, str], *, group: str = "", addresses: bool = True) -> None:
@@ -98,7 +98,7 @@ class Registry(MutableMapping[str, T]):
 
     @cached_property
     def _plugins(self) -> dict[str, EntryPoint]:
-        """Entry points by name; one whose name is taken, or cannot be used, stands under its address."""
+        """Entry points by name; one whose name is taken, or cannot be used, is listed as `module:function`."""
         found = entry_points(group=self.group) if self.group else ()
         names = [point.name for point in found]
         taken = {*self._built_in, *_RESERVED, *(name for name in names if names.count(name) > 1)}

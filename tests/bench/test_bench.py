@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from fedgen.bench import child, suite
 from fedgen.bench.child import Peer
 from fedgen.bench.machine import cnn_round_flops
-from fedgen.bench.ours import Ours, set_up, workload_of
 from fedgen.bench.peers.workload import write_workload
 from fedgen.bench.show import markdown, picture, tables
+from fedgen.bench.simulator import SimulatorBench, set_up, workload_of
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, exponent, take_turns
 from fedgen.cli import bench as cli_bench
@@ -75,7 +75,7 @@ def test_the_roofline_counts_what_training_needs() -> None:
 def test_the_pytorch_loop_reaches_our_losses(processes: str, tmp_path: Path) -> None:
     """PyTorch's own layers and optimiser on the draws of our engine: the same numbers, in one process or two."""
     setup = set_up("fedavg", active=3, local_steps=4)
-    ours = Ours(setup, "fedavg").losses(3)
+    ours = SimulatorBench(setup, "fedavg").losses(3)
     write_workload(tmp_path / "workload.npz", workload_of(setup, 3))
     peer = Peer("torch_loop", str(tmp_path / "workload.npz"), processes)
     try:

@@ -78,7 +78,7 @@ def test_what_happens_is_said_in_words() -> None:
     display = _Display(("site-0", "site-1"), rounds=3)
 
     def shown(event: str, **about: Any) -> str:
-        display.hear({"at": "", "event": event, **about})
+        display.on_event({"at": "", "event": event, **about})
         with console.capture() as captured:
             console.print(display._picture())
         return captured.get()

@@ -30,7 +30,7 @@ from fedgen.algorithms import ALGORITHMS  # noqa: E402
 from fedgen.runs.folder import FollowedFolder, RunFolder  # noqa: E402
 from fedgen.runs.watch import Watch  # noqa: E402
 from fedgen.simulator.setup import prepare  # noqa: E402
-from fedgen.simulator.spread import is_first_host, wait_for_all  # noqa: E402
+from fedgen.simulator.sharding import is_first_host, wait_for_all  # noqa: E402
 from helpers import small_config, small_data, summing  # noqa: E402
 
 runner = import_module("fedgen.simulator.run")

@@ -33,7 +33,7 @@ __all__ = ["ALGORITHMS", "Builder", "build", "options_of"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what builds an algorithm, and JAX with it, when it is first asked for (PEP 562)."""
+    """Import what builds an algorithm, and JAX with it, on first access (PEP 562)."""
     if name in ("Builder", "build"):
         from fedgen.algorithms import registry
 

@@ -1,4 +1,4 @@
-"""Ditto (Li et al. 2021): beside the shared model each user trains one of its own, held near the shared one.
+"""Ditto (Li et al. 2021): beside the shared model each user trains a personal one, held near the shared one.
 
 The user's own model v_k minimises L_k(v) + (lam/2) ||v - theta_received||^2 on the same mini-batches, at a rate that
 may differ. The shared model is FedAvg's; users predict with v_k, and that is what Ditto is judged by.
@@ -24,14 +24,14 @@ class Personal(NamedTuple):
 
 
 class Two(NamedTuple):
-    """What is trained: a model and a model."""
+    """The trained parameters: the shared model's and the user's own."""
 
     shared: fl.Tree
     own: fl.Tree
 
 
 def ditto(task: fl.Task, federation: fl.Federation, *, lam: fl.Scalar = 0.1, own_lr: fl.Scalar = 0.0) -> fl.Algorithm:
-    """FedAvg, and a model of each user's own, held near the shared one; `own_lr` is its rate (0: lr)."""
+    """FedAvg, and a personal model for each user, held near the shared one; `own_lr` is its rate (0: lr)."""
     base, model = fedavg(task, federation), task.model
 
     def inner(local: fl.Local) -> fl.Local:

@@ -33,7 +33,7 @@ def fedavg(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
 
 
 def taken(server: Parts, uploads: Upload, federation: fl.Federation) -> Parts:
-    """The users' models and statistics [user, ...] as the server takes them: not too far from its own."""
+    """The users' models and statistics [user, ...] as the server accepts them: with updates clipped to `clip`."""
     return bounded(Parts(uploads.params, uploads.statistics), server, federation.clip)
 
 
@@ -41,7 +41,7 @@ def averaging(task: fl.Task, federation: fl.Federation, download: fl.Share, uplo
     """FedAvg with a choice of what travels in each direction."""
     model = task.model
     # BatchNorm statistics describe the extractor's features and travel with it. Where they are `local`, a
-    # user goes on from its own ones; the server still averages what it is sent, for its own predictions.
+    # user continues with its own; the server still averages the uploaded ones, for its own predictions.
     receives_statistics = download == "all" and federation.statistics == "averaged"
 
     def server_init(key: fl.Array) -> Parts:

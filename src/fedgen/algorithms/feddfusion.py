@@ -1,6 +1,6 @@
 """FedDFusion (FedDF, Lin et al. 2020): average the models, then distil the users' ensemble into the average.
 
-The server needs unlabelled samples of its own (the proxy); no other algorithm here does.
+The server needs unlabelled proxy samples; no other algorithm here does.
 """
 
 import jax
@@ -14,7 +14,7 @@ from fedgen.core.losses import infer, kl
 from fedgen.core.optimise import descend
 from fedgen.core.streams import stream
 
-STEPS_AT_ONCE = 10  # whose proxy samples a teacher answers in one pass
+STEPS_AT_ONCE = 10  # steps whose proxy samples go through a teacher in one forward pass
 
 
 def feddfusion(
@@ -36,8 +36,8 @@ def feddfusion(
         average, metrics = base.server_update(server, uploads, round)
         keys = jax.random.split(stream(round.key, "distil"), steps)
 
-        # The teachers do not change while the student learns: they answer before, one by one and in bulk,
-        # for nothing is slower than ten small networks on a small batch in every step.
+        # The teachers do not change while the student learns, so their logits are computed before, one teacher after
+        # the other on large batches: ten small networks on a small batch in every step would be far slower.
         def answers(teacher: Parts) -> fl.Array:
             return jax.lax.map(
                 lambda key: infer(model, *teacher, round.proxy(key, batch)), keys, batch_size=STEPS_AT_ONCE

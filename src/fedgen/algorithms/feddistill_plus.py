@@ -84,9 +84,9 @@ def feddistill_plus(
         logits = jnp.where(given[..., None], sent.logits, own.logits)
         means = combine_given(bounded(logits, own.logits, federation.clip), given, federation)
         # A label that nobody saw this round keeps what was known of it.
-        heard = jnp.any(given, axis=0)
-        known = jnp.maximum(own.known, heard.astype(jnp.float32))
-        return With(average, Known(jnp.where(heard[:, None], means, own.logits), known)), {}
+        updated = jnp.any(given, axis=0)  # [label]
+        known = jnp.maximum(own.known, updated.astype(jnp.float32))
+        return With(average, Known(jnp.where(updated[:, None], means, own.logits), known)), {}
 
     return wrap(
         base,

@@ -23,7 +23,7 @@ class Drift(NamedTuple):
 
 
 def feddyn(task: fl.Task, federation: fl.Federation, *, mu: fl.Scalar = 0.1) -> fl.Algorithm:
-    """FedAvg with dynamic regularisation: users and server keep account of the drift, and correct for it."""
+    """FedAvg with dynamic regularisation: users and server accumulate the drift, and correct for it."""
     base = fedavg(task, federation)
     if is_off(mu):
         return base
@@ -44,7 +44,7 @@ def feddyn(task: fl.Task, federation: fl.Federation, *, mu: fl.Scalar = 0.1) -> 
         return None, Drift(jax.tree.map(lambda h, m: h - mu * m, local.client.own.drift, moved))
 
     def server_update(server: With, average: Parts, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
-        part = round.cohort.shape[0] / federation.users  # of all users that were heard
+        part = round.cohort.shape[0] / federation.users  # the fraction of users that took part
         moved = jax.tree.map(jnp.subtract, average.params, server.base.params)
         drift = jax.tree.map(lambda h, m: h - mu * part * m, server.own.drift, moved)
         params = jax.tree.map(lambda mean, h: mean - h / mu, average.params, drift)

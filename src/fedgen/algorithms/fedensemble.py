@@ -50,7 +50,7 @@ def fedensemble(task: fl.Task, federation: fl.Federation, *, members: Literal["a
 
         def add(total: fl.Array, user: tuple[fl.Params, fl.Tree, fl.Array]) -> tuple[fl.Array, None]:
             params, statistics, member = user
-            # Users not heard of yet hold the initial model, which counts nothing.
+            # Users that have not taken part yet have the initial model here, with weight 0.
             return total + member * infer(task.model, params, statistics, x), None
 
         total, _ = jax.lax.scan(add, jnp.zeros((x.shape[0], task.classes)), own)

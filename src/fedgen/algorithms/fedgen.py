@@ -123,7 +123,7 @@ def fedgen(
             prior = jnp.where(jnp.sum(counts) > 0, prior, 1 / classes)
         predictors = taken(server.base, uploads.base, federation).params.predictor
         lam = label_weights(counts) if weights == "counts" else jnp.full_like(counts, 1 / counts.shape[0])
-        heard = (counts > counts_start) | (weights == "equal")  # [user, label]
+        counted = (counts > counts_start) | (weights == "equal")  # [user, label]
 
         def draw(key: fl.Array) -> tuple[fl.Array, fl.Array]:
             y = jnp.sort(draw_labels(key, generator_batch, target(prior)))  # sorted for diversity_loss
@@ -136,7 +136,7 @@ def fedgen(
             if federation.aggregation == "mean":
                 fit = teacher_loss(logits, lam[:, y], y, teacher)
             else:
-                fit = robust_teacher_loss(logits, heard[:, y], y, teacher, federation)
+                fit = robust_teacher_loss(logits, counted[:, y], y, teacher, federation)
             return fit + eta * diversity_loss(z, eps, y, diversity), statistics
 
         before = server.own.generator

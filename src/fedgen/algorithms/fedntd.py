@@ -1,4 +1,4 @@
-"""FedNTD (Lee et al. 2022): users keep what the received model says of the labels that a sample does not have.
+"""FedNTD (Lee et al. 2022): distillation of the received model on the labels that a sample does not have.
 
 To the loss comes beta * t^2 * KL(q_received || q) over all labels but the true one, q = softmax(logits / t) without it:
 a user that lacks a label does not forget it. What the received model says is computed ahead.

@@ -30,7 +30,7 @@ def fedopt(
 ) -> fl.Algorithm:
     """FedAvg with an optimiser at the server: FedAvgM (sgd), FedAdam (adam) or FedYogi (yogi).
 
-    The gradient is theta - mean theta_k. `server_lr` 0 stands for 1 with sgd and 0.01 with the others. `server_momentum`
+    The gradient is theta - mean theta_k. `server_lr` 0 means 1 with sgd and 0.01 with the others. `server_momentum`
     is sgd's momentum and the others' first moment's, `tau` the number that Adam and Yogi add to the root of the second
     moment. BatchNorm statistics are averaged as they are.
     """

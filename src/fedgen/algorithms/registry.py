@@ -1,4 +1,4 @@
-"""How an algorithm is built from its options and those of the run that it may have differently."""
+"""How an algorithm is built from its options and the settings of the run that it overrides."""
 
 import inspect
 from collections.abc import Callable, Mapping

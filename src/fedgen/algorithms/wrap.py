@@ -1,7 +1,7 @@
-"""An algorithm around another one: it adds state, messages and terms of its own, and leaves the other's as they are.
+"""Wrap an algorithm: add state, messages and loss terms to it, and leave its own unchanged.
 
-What both have together is `With(base, own)`. Only what is given is added: an algorithm without own client state leaves
-the client's state what it was.
+A state or message of both together is `With(base, own)`. Only what is given is added: without a `client_init`, say, the
+client's state is the base's alone.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from fedgen.core.contract import Algorithm, Array, Batch, Local, Loss, Metrics, 
 
 
 class _Nameless:
-    """The place of `own` in names of arrays: `.generator`, not `.own.generator`."""
+    """The key of `own` in the names of arrays, which is empty: `.generator`, not `.own.generator`."""
 
     def __str__(self) -> str:
         return ""

@@ -1,4 +1,4 @@
-"""A peer in a process of its own, and measurements of our own command as a whole."""
+"""A peer in a separate process, and measurements of the whole `fedgen run` command."""
 
 import contextlib
 import json
@@ -15,9 +15,9 @@ from typing import Any
 
 from fedgen.errors import FedgenError
 
-# Not as `-m`: what a peer sends to processes of its own must be importable there, and `__main__` is not.
+# Not as `-m`: what a peer sends to its child processes must be importable there, and `__main__` is not.
 _START = "import sys; from fedgen.bench.peers.{} import main; main(*sys.argv[1:])"
-PATIENCE = 300.0  # seconds that a peer may take to start and for a few rounds, or our command for all it does
+PATIENCE = 300.0  # seconds that a peer may take to start and for a few rounds, or `fedgen run` in all
 
 
 class Peer:
@@ -126,7 +126,7 @@ def command(arguments: Sequence[str], folder: Path, cache: Path) -> dict[str, An
 
 
 def _peak_memory(pid: int) -> int | None:
-    """The peak of a process's resident memory so far, where the system tells it.
+    """The peak of a process's resident memory so far, where the system reports it.
 
     Not what `wait4` tells when it has ended: on Linux a process inherits the peak of the one that started it.
     """

@@ -16,7 +16,7 @@ from fedgen.models.dispatch import kernels_run_here
 from fedgen.runs.summary import device
 from fedgen.simulator.devices import available_cores
 
-COMPARED = ("torch", "flwr", "ray", "pfl")  # what peers are made of
+COMPARED = ("torch", "flwr", "ray", "pfl")  # packages of the peers, whose versions are reported
 
 
 def describe() -> dict[str, Any]:
@@ -96,7 +96,7 @@ class MatrixPeak:
 
 
 def cnn_round_flops(side: int, channels: tuple[int, ...], latent: int, classes: int, samples: int) -> float:
-    """The multiply-adds (as 2 operations) that training the paper's CNN on so many samples cannot do without.
+    """The multiply-adds (as 2 operations) that training the paper's CNN on so many samples needs at least.
 
     Each layer multiplies three times: forward, for the gradient of its weights and for that of its input, which
     the first layer does not need. BatchNorm, activations and the optimiser are not counted.

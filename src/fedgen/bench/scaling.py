@@ -6,17 +6,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedgen.bench.ours import Ours, set_up
+from fedgen.bench.simulator import SimulatorBench, set_up
 from fedgen.bench.timing import Timing, exponent
 from fedgen.data.dataset import Dataset, from_arrays
 
-Point = tuple[int, Callable[[], Ours]]
+Point = tuple[int, Callable[[], SimulatorBench]]
 
 
 def users(quick: bool) -> Iterator[Point]:
     """Users, of whom 10 are active."""
     for n in (20, 1000) if quick else (20, 100, 1000, 10_000):
-        yield n, lambda n=n: Ours(set_up("fedavg", users=n, partition="iid"), "fedavg")  # type: ignore[misc]
+        yield n, lambda n=n: SimulatorBench(set_up("fedavg", users=n, partition="iid"), "fedavg")  # type: ignore[misc]
 
 
 def cohort(quick: bool) -> Iterator[Point]:
@@ -25,7 +25,7 @@ def cohort(quick: bool) -> Iterator[Point]:
         rounds = 3 if n <= 32 else 1
         yield (
             n,
-            lambda n=n, rounds=rounds: Ours(  # type: ignore[misc]
+            lambda n=n, rounds=rounds: SimulatorBench(  # type: ignore[misc]
                 set_up("fedavg", users=1000, active=n, partition="iid"), "fedavg", rounds=rounds
             ),
         )
@@ -46,7 +46,7 @@ def _runs_of(algorithm: str, numbers: Sequence[int]) -> Iterator[Point]:
     for n in numbers:
         yield (
             n,
-            lambda n=n: Ours(  # type: ignore[misc]
+            lambda n=n: SimulatorBench(  # type: ignore[misc]
                 set_up(algorithm, seeds=n), algorithm, tuple(range(n)), rounds=20 if on_gpu else 3 if n <= 4 else 1
             ),
         )
@@ -55,7 +55,7 @@ def _runs_of(algorithm: str, numbers: Sequence[int]) -> Iterator[Point]:
 def steps(quick: bool) -> Iterator[Point]:
     """Local steps."""
     for n in (20, 40) if quick else (20, 50, 100, 200):
-        yield n, lambda n=n: Ours(set_up("fedavg", local_steps=n), "fedavg", rounds=3 if n <= 50 else 1)  # type: ignore[misc]
+        yield n, lambda n=n: SimulatorBench(set_up("fedavg", local_steps=n), "fedavg", rounds=3 if n <= 50 else 1)  # type: ignore[misc]
 
 
 def images(quick: bool) -> Iterator[Point]:
@@ -63,7 +63,7 @@ def images(quick: bool) -> Iterator[Point]:
     for side in (14, 28) if quick else (14, 28, 56, 112):
         yield (
             side * side,
-            lambda side=side: Ours(  # type: ignore[misc]
+            lambda side=side: SimulatorBench(  # type: ignore[misc]
                 set_up("fedavg", noise(side), model__channels=[6, 16], model__pool=False), "fedavg", rounds=1
             ),
         )

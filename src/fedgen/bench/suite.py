@@ -1,4 +1,4 @@
-"""The parts of the benchmark; one that fails says so, and the others go on."""
+"""The parts of the benchmark; the failure of one is reported, and the others go on."""
 
 import tempfile
 import time
@@ -12,9 +12,9 @@ import jax
 
 from fedgen.bench.child import Peer, command, missing
 from fedgen.bench.machine import MatrixPeak, cnn_round_flops, describe
-from fedgen.bench.ours import Ours, set_up, workload_of
 from fedgen.bench.peers.workload import write_workload
 from fedgen.bench.scaling import CURVES, curve, noise
+from fedgen.bench.simulator import SimulatorBench, set_up, workload_of
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, take_turns
 from fedgen.core.trees import count
@@ -36,7 +36,7 @@ PEERS: dict[str, tuple[str, tuple[str, ...], Callable[[], list[str]]]] = {
 
 @dataclass
 class Bench:
-    """What the parts share, and what they found."""
+    """The state that the parts share, and their results."""
 
     quick: bool
     say: Callable[[str], None]
@@ -50,7 +50,7 @@ def rounds(bench: Bench) -> None:
     """A round of FedAvg and FedGen, an evaluation, the peers and the matrix peak, taking turns."""
     bench.say("compiling")
     setup = set_up("fedavg")
-    fedavg, fedgen, peak = Ours(setup, "fedavg"), Ours(set_up("fedgen"), "fedgen"), MatrixPeak()
+    fedavg, fedgen, peak = SimulatorBench(setup, "fedavg"), SimulatorBench(set_up("fedgen"), "fedgen"), MatrixPeak()
     workload = bench.folder / "workload.npz"
     write_workload(workload, workload_of(setup, LOSS_ROUNDS + 2))
     losses = {"fedavg": fedavg.losses(LOSS_ROUNDS)}
@@ -69,7 +69,7 @@ def rounds(bench: Bench) -> None:
                 contenders[name] = peer.round
         bench.say("training: " + ", ".join(contenders))
         seconds = take_turns(contenders, repeats, bench.absent)
-    with ExitStack() as peers:  # on its own: its threads and processes do not rest while they wait
+    with ExitStack() as peers:  # alone: its threads and processes are busy even while they wait
         if peer := _start(bench, "flower", workload, losses, peers):
             bench.say("training: fedavg, flower")
             beside = take_turns({"fedavg": fedavg.round, "flower": peer.round}, repeats, bench.absent)
@@ -97,7 +97,7 @@ def rounds(bench: Bench) -> None:
 
 
 def _start(bench: Bench, name: str, workload: Path, losses: dict[str, list[float]], stack: ExitStack) -> Peer | None:
-    """A peer that runs and reaches our losses; otherwise it is left out, and why is said."""
+    """A peer that runs and reaches our losses; any other is left out, with the reason."""
     module, needed, arguments = PEERS[name]
     if name == "pytorch-gpu" and not _torch_sees_a_gpu():
         if jax.default_backend() != "cpu":
@@ -129,7 +129,7 @@ def _torch_sees_a_gpu() -> bool:
 
 
 def start(bench: Bench) -> None:
-    """`fedgen run` from the shell until its first round, and what compiling takes: from nothing, and with the cache."""
+    """`fedgen run` from the shell until its first round, and the time of compiling: without and with the cache."""
     arguments = ["--rounds", "1", "--eval-every", "1"]
     cache = bench.folder / "cache"
     found: dict[str, Any] = {"compiling": {}}
@@ -157,7 +157,7 @@ def seeds(bench: Bench) -> None:
     contenders = {}
     for algorithm in ("fedavg", "fedgen"):
         bench.say(f"{len(at_once)} seeds at once, {algorithm}")
-        ours = Ours(set_up(algorithm, seeds=3), algorithm, at_once, rounds=20 if len(at_once) > 1 else 3)
+        ours = SimulatorBench(set_up(algorithm, seeds=3), algorithm, at_once, rounds=20 if len(at_once) > 1 else 3)
         ours.round()
         contenders[algorithm] = ours.round
     found = take_turns(contenders, 3 if bench.quick else 9, bench.absent)
@@ -181,7 +181,7 @@ def resnet(bench: Bench) -> None:
     clients, steps = (2, 2) if on_cpu else (10, 20)
     bench.say("resnet")
     setup = set_up("fedavg", noise(32, 3), model="resnet", partition="iid", users=20, active=clients, local_steps=steps)
-    ours = Ours(setup, "fedavg", rounds=1)
+    ours = SimulatorBench(setup, "fedavg", rounds=1)
     ours.round()
     timing = Timing.of([ours.round() for _ in range(2 if bench.quick else 5)])
     bench.found["resnet"] = {

@@ -1,4 +1,4 @@
-"""What the project asks of itself, held against what was measured. Ratios, so that any machine can check them."""
+"""The project's performance targets, compared with measurements. Ratios, so that any machine can check them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -26,7 +26,7 @@ class Timing(NamedTuple):
 def take_turns(
     contenders: Mapping[str, Callable[[], float]], repeats: int, absent: dict[str, str]
 ) -> dict[str, list[float]]:
-    """The seconds of each contender, measured `repeats` times in turn, so that all meet the same machine.
+    """The seconds of each contender, measured `repeats` times in turn, so that all run under the same conditions.
 
     Each goes twice and only the second counts: caches that another left cold, and threads of another that still spin
     for a while, are not its own cost. A contender that fails is left out, and `absent` gets why; the others go on.

@@ -1,4 +1,4 @@
-"""A progress display that also listens for Ctrl-C: once to stop at a good moment, twice to stop at once."""
+"""A progress display that handles Ctrl-C: once stops after a checkpoint, twice stops at once."""
 
 import signal
 from types import FrameType
@@ -17,7 +17,7 @@ class Display:
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._heard)
+            self._previous[number] = signal.signal(number, self._interrupted)
         self._progress.start()
         return self
 
@@ -27,14 +27,14 @@ class Display:
             signal.signal(number, handler)
 
     def stop(self) -> None:
-        """Leave the terminal to others."""
+        """Stop the display, so that others can print."""
         self._progress.stop()
 
     def stop_requested(self) -> bool:
-        """Whether Ctrl-C was heard."""
+        """Whether Ctrl-C was pressed."""
         return self._stop
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if self._stop:  # asked twice: at once, without a checkpoint
             raise KeyboardInterrupt
         self._stop = True

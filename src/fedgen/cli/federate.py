@@ -76,7 +76,7 @@ def demo(
         console.print("With differential privacy the sites' noise is their secret: the simulator draws other noise.")
     try:
         with display:
-            found = demonstrate(place, setup, data, server, tls=tls, say=display.hear)
+            found = demonstrate(place, setup, data, server, tls=tls, say=display.on_event)
     except KeyboardInterrupt:
         console.print("interrupted; every process that was started has been stopped")
         raise typer.Exit(130) from None
@@ -207,8 +207,8 @@ class _Display:
         if console.is_terminal:
             self._live.stop()
 
-    def hear(self, event: dict[str, Any]) -> None:
-        """Take up an event of the server (at "") or of a site."""
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Show an event of the server (at "") or of a site."""
         kind, at = event["event"], event.get("at", "")
         if at:
             self._site_event(kind, at, event)

@@ -50,7 +50,7 @@ def list_() -> None:
 
 
 def _line(registry: Registry[Any], name: str) -> str:
-    """What a name stands for; a plug-in that cannot be imported is said to be one, and the others are shown."""
+    """The description of a name; a plug-in that cannot be imported is said to be one, and the others are shown."""
     try:
         text, notes = escape(summary_of(registry[name])), "; ".join(_notes(registry, name))
     except FedgenError as error:

@@ -19,7 +19,7 @@ def report(
 
     Each DIR is a run's folder (--out of `fedgen run`) or a reproduction's (--out of `fedgen reproduce`). The page needs
     nothing but itself: no network, no other file. Runs that may not be compared (another dataset, preset, metric ...)
-    get tables of their own.
+    get separate tables.
     """
     from fedgen.paper.report import write_report
     from fedgen.report.chart_files import save_charts

@@ -126,7 +126,7 @@ def _list() -> None:
 
 
 class _Display(Display, GridWatch):
-    """The progress over cells, and the ear for Ctrl-C."""
+    """The progress over cells; Ctrl-C requests a stop."""
 
     def __init__(self, cells: int, done: int) -> None:
         progress = Progress(

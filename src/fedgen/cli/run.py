@@ -21,7 +21,7 @@ from fedgen.runs.watch import Watch
 
 console = Console(highlight=False)
 if not console.is_terminal:
-    console.width = 120  # a file or a pipe has no width of its own
+    console.width = 120  # a file or a pipe has no width
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -51,7 +51,7 @@ def run(
     from fedgen.simulator.run import Interrupted
     from fedgen.simulator.run import run as simulate
     from fedgen.simulator.setup import prepare
-    from fedgen.simulator.spread import is_first_host, wait_for_all
+    from fedgen.simulator.sharding import is_first_host, wait_for_all
 
     given_out = out
     layers = [read_toml(config)] if config else []
@@ -127,7 +127,7 @@ def run(
 
 
 class _Display(Display, Watch):
-    """The progress bars of a run, and the ear for Ctrl-C."""
+    """The progress bars of a run; Ctrl-C requests a stop."""
 
     def __init__(self, rounds: int, seeds: int) -> None:
         progress = Progress(

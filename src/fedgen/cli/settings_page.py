@@ -76,7 +76,7 @@ def _options(section: str, builder: Callable[..., Any]) -> str:
         key = f"{section}.{name}"
         others = [f"{preset}: {shown(values[key])}" for preset, values in PRESETS.items() if key in values]
         rows.append((f"`{key}`", _values(type_of(parameter)), "; ".join([_value(parameter.default), *others])))
-    return _table(("option", "values", "default"), rows) if rows else "It has no options of its own.\n"
+    return _table(("option", "values", "default"), rows) if rows else "It has no options.\n"
 
 
 def _text(builder: Callable[..., Any]) -> str:

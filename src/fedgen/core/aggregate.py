@@ -1,4 +1,4 @@
-"""How the server makes one model of many: the mean, or something that a few bad updates cannot move far.
+"""How the server aggregates models: the mean, or a robust alternative that a few bad updates cannot move far.
 
 Coordinate-wise median and trimmed mean: Yin et al. 2018, "Byzantine-Robust Distributed Learning". Bounding the
 length of each update: Sun et al. 2019, "Can You Really Backdoor Federated Learning?".
@@ -23,7 +23,7 @@ def check_aggregation(federation: Federation) -> None:
 
 
 def combine(stacked: Tree, weights: Array | None, federation: Federation) -> Tree:
-    """One tree from those along the leading axis."""
+    """Aggregate the trees along the leading axis to one."""
     if federation.aggregation == "median":
         return jax.tree.map(lambda a: jnp.median(a, axis=0), stacked)
     if federation.aggregation == "trimmed":
@@ -32,9 +32,9 @@ def combine(stacked: Tree, weights: Array | None, federation: Federation) -> Tre
 
 
 def combine_given(values: Array, given: Array, federation: Federation) -> Array:
-    """One value of each row from those of the users that gave one: values [user, row, ...], given [user, row].
+    """Aggregate each row over the users that have a value for it: values [user, row, ...], given [user, row].
 
-    What nobody gave is 0.
+    A row without any value becomes 0.
     """
     users = jnp.sum(given, axis=0)  # [row]
     if federation.aggregation == "mean":
@@ -52,7 +52,7 @@ def combine_given(values: Array, given: Array, federation: Federation) -> Array:
 
 
 def bounded(stacked: Tree, start: Tree, longest: Scalar) -> Tree:
-    """The trees with each one's distance from `start` shortened to `longest` where it is larger."""
+    """Norm clipping: each tree's distance from `start` is scaled down to `longest` where it is larger."""
     if is_off(longest) or not jax.tree.leaves(stacked):
         return stacked
     update = jax.tree.map(lambda a, b: a - b, stacked, start)

@@ -41,9 +41,9 @@ def train_client(
 ) -> Trained:
     """The local training of a user that holds no more than `largest` samples.
 
-    `noise` is the key of a private user's noise. A simulation has it from the seed; a real user brings a secret one,
-    since whoever knows it can take the noise away again. `draws` says where the mini-batches' samples are if not where
-    `draw_batches` says.
+    `noise` is the random key of a private user's noise. A simulation derives it from the seed; a real user passes a
+    secret one, since whoever knows the key can subtract the noise again. `draws` replaces the mini-batches of
+    `draw_batches`, where the shard's samples were moved elsewhere.
     """
     if draws is None:
         draws = draw_batches(federation, shard, round, user, seed, largest)

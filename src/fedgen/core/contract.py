@@ -88,7 +88,7 @@ class Batch(NamedTuple):
 
 
 class Local(NamedTuple):
-    """What a user has at hand in a round."""
+    """What a client function may use in a round."""
 
     received: Tree  # B, what the server broadcast
     client: Tree  # C, what the user kept from its last round
@@ -125,7 +125,7 @@ class Round(NamedTuple):
     number: Array  # [] 0 in the first round
     cohort: Array  # [active] user numbers, in the order of the uploads
     key: Array
-    proxy: Callable[[Array, int], Array]  # (key, n) -> n unlabelled samples of the server's own
+    proxy: Callable[[Array, int], Array]  # (key, n) -> n of the server's unlabelled samples
     # (f, items) -> f of each item, one after the other; a simulation divides the items over its devices
     each: Callable[[Callable[[Tree], Tree], Tree], Tree] = jax.lax.map
 
@@ -142,9 +142,9 @@ Pass = Callable[[Tree, Tree, Batch, Local], Tree]  # params, memo, some of the u
 
 
 class Algorithm(NamedTuple):
-    """One federated learning algorithm: nine functions that each one has, and what is left to choose.
+    """One federated learning algorithm: nine required functions, and optional fields with defaults.
 
-    `S`, `C`, `B`, `U` are pytrees of its own choice: the server's state, a client's state between rounds, the
+    `S`, `C`, `B`, `U` are pytrees that the algorithm chooses: the server's state, a client's state between rounds, the
     broadcast and the upload. Where an array has the same name in `B` and `U`, the upload is the broadcast's value plus
     an update, which may be bounded and made private; other arrays of `U` are no updates. `params` is what is trained,
     `memo` what else a user carries from step to step. Uploads reach `server_update` stacked, each array with a leading

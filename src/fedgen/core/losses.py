@@ -55,11 +55,11 @@ def teacher_loss(logits: Array, lam: Array, y: Array, how: str) -> Array:
     return jnp.sum(jnp.mean(lam * losses, axis=1))
 
 
-def robust_teacher_loss(logits: Array, heard: Array, y: Array, how: str, federation: Federation) -> Array:
-    """The same with each user of `heard` [user, sample] counting once: none outweighs others by counts or logits."""
+def robust_teacher_loss(logits: Array, counted: Array, y: Array, how: str, federation: Federation) -> Array:
+    """The same with equal weights for the users in `counted` [user, sample], so that none can outweigh the others."""
     if how == "logits":
-        return jnp.mean(cross_entropy(combine_given(logits, heard, federation), y))
-    return jnp.mean(combine_given(cross_entropy(logits, y[None])[..., None], heard, federation))
+        return jnp.mean(cross_entropy(combine_given(logits, counted, federation), y))
+    return jnp.mean(combine_given(cross_entropy(logits, y[None])[..., None], counted, federation))
 
 
 def diversity_loss(z: Array, eps: Array, y: Array, how: str) -> Array:

@@ -44,7 +44,7 @@ def learning_rate(federation: Federation, round: Array) -> Array:
 
 
 def client_optimizer(federation: Federation, rate: Array) -> optax.GradientTransformation:
-    """The users' optimiser with this rate; what the settings switch off is not there at all."""
+    """The users' optimiser with this rate; what the settings switch off is left out of the chain."""
     parts = [] if is_off(federation.clip_gradient) else [optax.clip_by_global_norm(federation.clip_gradient)]
     decayed = not is_off(federation.weight_decay)
     if federation.optimizer == "adamw":

@@ -60,13 +60,13 @@ class Federation(BaseModel):
     lr_decay: Rate = setting(
         1.0,
         "Local training",
-        "what the rate is multiplied by, after each round or at each milestone (see lr_schedule)",
+        "the factor of the rate after each round, or at each milestone (see lr_schedule)",
         per_algorithm=True,
     )
     lr_final: NotNegative = setting(
         0.0,
         "Local training",
-        "the part of the rate that lr_schedule cosine leaves in the last round",
+        "the fraction of lr that lr_schedule cosine reaches in the last round",
         per_algorithm=True,
     )
     lr_milestones: tuple[Positive, ...] = setting(
@@ -86,11 +86,11 @@ class Federation(BaseModel):
     weight_decay: NotNegative = setting(
         0.0,
         "Local training",
-        "weight decay of the users' training (sgd, adam: in the gradient; adamw: beside it)",
+        "weight decay of the users' training (sgd, adam: added to the gradient; adamw: decoupled)",
         per_algorithm=True,
     )
     clip_gradient: NotNegative = setting(
-        0.0, "Local training", "longest gradient of a mini-batch; longer ones are shortened (0: never)",
+        0.0, "Local training", "maximum norm of a mini-batch's gradient; larger ones are scaled down (0: no limit)",
         per_algorithm=True,
     )  # fmt: skip
     optimizer_state: Literal["fresh", "kept"] = setting(
@@ -103,7 +103,7 @@ class Federation(BaseModel):
     weighting: Literal["uniform", "samples"] = setting(
         "uniform",
         "Server",
-        "how users count in averages: uniform, or by how many samples they have",
+        "the users' weights in averages: uniform, or by how many samples they have",
         per_algorithm=True,
     )
     statistics: Literal["averaged", "local"] = setting(
@@ -116,18 +116,24 @@ class Federation(BaseModel):
         "mean", "Server", "how the server combines the users' parameters: mean, median or trimmed (a trimmed mean)"
     )
     trim: Annotated[float, Field(ge=0, lt=0.5)] = setting(
-        0.2, "Server", "the part of the largest and of the smallest values that aggregation trimmed leaves out"
+        0.2, "Server", "the fraction of the largest and of the smallest values that aggregation trimmed leaves out"
     )
-    clip: NotNegative = setting(0.0, "Server", "longest update; longer ones are shortened by the server (0: never)")
+    clip: NotNegative = setting(
+        0.0, "Server", "maximum norm of an update; larger ones are scaled down by the server (0: no limit)"
+    )
 
     dp_clip: NotNegative = setting(
-        0.0, "Privacy", "differential privacy: longest update; longer ones are shortened by the user"
+        0.0, "Privacy", "differential privacy: maximum norm of an update; larger ones are scaled down by the user"
     )
     dp_noise: NotNegative = setting(
-        0.0, "Privacy", "differential privacy: noise on updates, in lengths dp_clip (0: none)"
+        0.0,
+        "Privacy",
+        "differential privacy: deviation of the noise on updates, in multiples of dp_clip (0: none)",
     )
     dp_count_noise: NotNegative = setting(
-        0.0, "Privacy", "differential privacy: noise on label counts, in numbers of draws"
+        0.0,
+        "Privacy",
+        "differential privacy: deviation of the noise on label counts, in multiples of the samples drawn in a round",
     )
 
     def with_values(self, **values: Any) -> "Federation":

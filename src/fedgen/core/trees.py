@@ -62,7 +62,7 @@ def nbytes(tree: Tree) -> int:
 
 
 def named(tree: Tree) -> dict[str, Any]:
-    """The leaves of a tree by their place in it."""
+    """The leaves of a tree by their path in it."""
     return {jax.tree_util.keystr(place): leaf for place, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 

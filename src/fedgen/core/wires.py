@@ -1,4 +1,4 @@
-"""What an algorithm keeps and sends, for its shapes: to be called under `jax.eval_shape`."""
+"""The shapes of an algorithm's states and messages, found with `jax.eval_shape`."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class Wires(NamedTuple):
 
 
 def untrained(broadcast: Tree, client: Tree, task: Task) -> Local:
-    """What a user without any samples would have at hand: for shapes."""
+    """The `Local` of a user without any samples, for its shapes."""
     nothing = jnp.zeros((), jnp.int32)
     return Local(broadcast, client, nothing, jnp.zeros(()), nothing, jnp.zeros(task.classes, jnp.int32), nothing)
 
@@ -44,5 +44,5 @@ def wires(algorithm: Algorithm, task: Task, key: Array) -> Wires:
 
 
 def shapes(algorithm: Algorithm, task: Task) -> Wires:
-    """The forms of states and messages."""
+    """The shapes and types of states and messages."""
     return jax.eval_shape(lambda key: wires(algorithm, task, key), jax.random.key(0))

@@ -1,4 +1,4 @@
-"""Zip files, opened with care: nothing in them may point outside their folder."""
+"""Zip files, checked for path traversal: no member may point outside its folder."""
 
 import zipfile
 from pathlib import Path, PurePosixPath

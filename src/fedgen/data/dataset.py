@@ -43,7 +43,7 @@ def from_arrays(
     group: int = 1,
     scale: Scale = "signed",
 ) -> Dataset:
-    """A dataset of one's own arrays, checked."""
+    """A dataset of the given arrays, checked."""
     parts = {}
     for part, xs, ys in (("train", x_train, y_train), ("test", x_test, y_test)):
         x = xs if isinstance(xs, np.memmap) else np.asarray(xs)

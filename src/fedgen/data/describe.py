@@ -1,4 +1,4 @@
-"""How different the users of a division are, in numbers."""
+"""Statistics of how different the users of a division are."""
 
 from dataclasses import dataclass
 

@@ -29,7 +29,7 @@ class Remote(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Where a dataset is offered: the page for people, the files for us."""
+    """Where a dataset is offered: the page to read, the files to download."""
 
     page: str
     files: Sequence[Remote]
@@ -84,7 +84,7 @@ def _retrieve(remote: Remote, page: str, folder: Path, bar: Progress) -> Path:
 
 
 def _members(archive: Path, pattern: str) -> Iterator[tuple[str, IO[bytes]]]:
-    """The members of a zip or tar whose file name fits; those that climb out of their folder are refused."""
+    """The members of a zip or tar whose file name matches; paths outside of the folder are refused."""
     try:
         if zipfile.is_zipfile(archive):
             with open_zip(archive) as zipped:

@@ -1,4 +1,4 @@
-"""What a simulation holds: one copy of the data, and index arrays that say whose is what."""
+"""The data of a simulation: one copy of the samples, and index arrays of each user's rows."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ class Division:
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """A NumPy generator of its own for each purpose."""
+    """A separate NumPy generator for each purpose."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
 
 
@@ -62,7 +62,7 @@ def divide(
 
 
 def with_skew(dataset: Dataset, division: Division, partitioner: Partitioner, options: Mapping[str, Any]) -> Division:
-    """A division with what its scheme does besides giving rows to users."""
+    """The division with what its scheme needs besides rows: users' noise, or proxy data of a fixed size."""
     if partitioner is feature_noise:
         return replace(division, noise=noise_levels(len(division.size), **options))
     if partitioner is natural and len(division.proxy):
@@ -108,7 +108,7 @@ def gather(
     Divisions are by number of the configuration and seed.
 
     Samples in memory are given as they are. Of memory-mapped ones only the rows in use are read. Where users
-    have noise of their own it is added here, once for each seed: a sample belongs to one user at most.
+    have noise on their samples it is added here, once for each seed: a sample belongs to one user at most.
     """
     x, y = dataset.x_train, dataset.y_train
     noisy = any(division.noise is not None for division in divisions.values())

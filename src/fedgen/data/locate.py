@@ -1,4 +1,4 @@
-"""Where a dataset's files are looked for, and what is said when they are not there."""
+"""Where a dataset's files are searched, and the error when they are missing."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A partition to keep or to hand on: whose rows are whose, and which data the rows are of."""
+"""A partition as a file: the rows of each user, and a checksum of the data they belong to."""
 
 import hashlib
 import json

@@ -74,17 +74,17 @@ def follow(processes: Processes, sites: list[str], round_timeout: float, say: Ca
     """Report the events of server and sites until the run is finished; raises when it ends otherwise."""
     folders = processes.folders
     journals = {"": folders.server / "log.jsonl", **{name: folders.site(name) / "log.jsonl" for name in sites}}
-    heard = dict.fromkeys(journals, 0)
+    seen = dict.fromkeys(journals, 0)
     quiet = time.monotonic()
     while True:
         for name, path in journals.items():
             events = read_journal(path)
-            for event in events[heard[name] :]:
+            for event in events[seen[name] :]:
                 quiet = time.monotonic()
                 say({"at": name, **event})
                 if not name and event["event"] == "ended":
                     raise FedgenError(f"the federation ended early: {event['reason']}")
-            heard[name] = len(events)
+            seen[name] = len(events)
             if not name and events and events[-1]["event"] == "finished":
                 return
         if processes.running["superlink"].poll() is not None:

@@ -47,6 +47,6 @@ def write_arrays(folders: Folders, folder: str, name: str, **arrays: np.ndarray)
 
 
 def needs_proxy(setup: Setup) -> bool:
-    """Whether the server needs unlabelled samples of its own."""
+    """Whether the server needs unlabelled proxy samples."""
     (name,) = setup.config.algorithms
     return build(ALGORITHMS[name], setup.task, setup.federation, setup.config.of(name))[0].needs.proxy

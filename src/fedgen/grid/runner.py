@@ -119,7 +119,7 @@ def _prepare(unit: tuple[RunConfig, ...], datasets: _Datasets) -> _Ready:
 
 def _run(ready: _Ready, store: Store, watch: GridWatch) -> None:
     listener = _Listener(ready.unit, watch)
-    if len(ready.unit) == 1:  # may take long on a CPU, so it is resumed within
+    if len(ready.unit) == 1:  # may take long on a CPU, so it has checkpoints
         (config,) = ready.unit
         place = store.folder / "unfinished" / identity(config)
         if (place / "config.toml").exists():
@@ -139,7 +139,7 @@ def _run(ready: _Ready, store: Store, watch: GridWatch) -> None:
 
 
 class _Listener(Watch):
-    """Tells the grid's listener of one unit's run."""
+    """Reports the run of one unit to the grid's watch."""
 
     def __init__(self, unit: tuple[RunConfig, ...], watch: GridWatch) -> None:
         self._unit, self._watch = unit, watch

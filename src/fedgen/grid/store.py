@@ -15,7 +15,7 @@ from fedgen.version import __version__
 
 FORMAT = 1
 CURVES = {"curve": "headline", "curve_seen_labels": "accuracy_seen_labels"}  # kept of a run, and of which metric
-# What does not change a cell's result: names, where files lie, and which of its scores is looked at.
+# Settings that do not change a cell's result: names, paths, and which of its scores is shown.
 NOT_IN_IDENTITY = {"preset", "score", "data_dir", "user_file", "partition_file"}
 _PATHS = ("data_dir", "user_file", "partition_file")
 
@@ -23,7 +23,7 @@ Cell = dict[str, Any]
 
 
 def identity(config: RunConfig) -> str:
-    """The name of a cell, equal for equal computations, whoever asks for them.
+    """The name of a cell, equal for equal computations, in whichever experiment.
 
     It is made of what differs from the defaults, so that a new option does not rename what was computed before.
     """

@@ -132,7 +132,7 @@ def _against(
 
 
 def _statistics(values: Mapping[int, float | None]) -> dict[str, Any]:
-    """Mean and standard deviation over seeds; none if a seed has no value, for the rest would flatter."""
+    """Mean and standard deviation over seeds; none if a seed has no value, since the others' mean would be too good."""
     present = [value for value in values.values() if value is not None]
     whole = bool(present) and len(present) == len(values)
     return {
@@ -144,7 +144,7 @@ def _statistics(values: Mapping[int, float | None]) -> dict[str, Any]:
 
 
 def _typical(ratios: Sequence[float]) -> dict[str, Any]:
-    """The median, and the standard deviation that the quartiles tell of: a busy moment moves neither much."""
+    """The median, and a standard deviation estimated from the quartiles: robust against outliers by other load."""
     low, middle, high = np.percentile(ratios, [25, 50, 75])
     return {"n": len(ratios), "mean": rounded(float(middle)), "std": rounded(float(high - low) / 1.349)}
 

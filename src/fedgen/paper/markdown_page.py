@@ -14,7 +14,7 @@ from fedgen.report.markdown import markdown
 _HEAD = """# Results
 
 Made by `fedgen reproduce page` from the files in `results/`; do not edit. Each cell: ours, then the published number in
-brackets. That one is by another metric, the authors', which has tables of its own. ± is the standard deviation over
+brackets. That one is by another metric, the authors', which has separate tables. ± is the standard deviation over
 seeds. How to read them: [reading.md](reading.md).
 """
 

@@ -261,7 +261,7 @@ def run_seed(programs: Programs, seed: int, quick: bool) -> Seed:
     everyone = USERS  # the oracle's number among the users, for its random streams
 
     def go_on(train: Callable[..., Tree], server: Tree, params: Params, user: int | None) -> Params:
-        """A further round of a user that received this generator and goes on from this model."""
+        """A further round of a user that received this generator and continues from this model."""
         received = With(server.base._replace(params=params), server.own)
         return train(received, points.shard(user), 1, everyone if user is None else user, key).base.params
 
@@ -305,7 +305,7 @@ def run_seed(programs: Programs, seed: int, quick: bool) -> Seed:
 
 
 def _fit(programs: Programs, oracle: Params, drawn: np.ndarray) -> dict[str, float]:
-    """How well generated points [label, sample, 2] match the data they stand for."""
+    """How well generated points [label, sample, 2] match the data of their labels."""
     y = np.repeat(np.arange(LABELS), drawn.shape[1])
     return {
         "recognised": _percent_right(programs.logits(oracle, drawn.reshape(-1, 2)), y),

@@ -1,4 +1,4 @@
-"""From a wish to reproduce an experiment to its cells, and from these to its results."""
+"""From the request of an experiment to its cells, and from these to its results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class Request:
         overrides: Mapping[str, Any] | None = None,
         data_dir: str = "",
     ) -> "Request":
-        """Check the wish against what the experiment offers."""
+        """Check the request against what the experiment offers."""
         if preset and preset not in experiment.presets:
             raise FedgenError(
                 f"experiment {experiment.name} has no preset '{preset}'; valid: {', '.join(experiment.presets)}"

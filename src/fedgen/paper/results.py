@@ -1,4 +1,4 @@
-"""What a reproduction leaves beside its cells: `EXPERIMENT.PRESET.json`, all that a table or figure shows.
+"""The files of a reproduction beside its cells: `EXPERIMENT.PRESET.json`, all that a table or figure shows.
 
 Reports need nothing else. `.quick` in the name marks a small run, and other rounds or seeds than the experiment's own
 are named too.
@@ -78,7 +78,7 @@ def accuracy_axis(scored_on: str) -> str:
 
 
 def caveats(results: Mapping[str, Any]) -> list[str]:
-    """What must stand beside a table wherever it is shown."""
+    """The notes that must be shown with a table."""
     others = set(results.get("versions", ())) - {__version__}
     computed = [f"Computed by version {' and '.join(sorted(others))}; this is {__version__}."] if others else []
     return [*computed, *results["notes"]]

@@ -1,7 +1,7 @@
 """What an experiment is: a grid of rows and columns, read from the TOML files in `experiments/`.
 
 A cell of the grid is a configuration with one algorithm: the experiment's settings, then its row's, then
-its column's, then what the row says for that column. Published numbers stand in the rows.
+its column's, then what the row says for that column. Published numbers are in the rows.
 """
 
 import tomllib
@@ -31,7 +31,7 @@ class _Strict(BaseModel):
 
 
 class Column(_Strict):
-    """A column: an algorithm with settings of its own."""
+    """A column: an algorithm, and its settings."""
 
     algorithm: str
     name: str = ""  # the algorithm's, where there is one column of it

@@ -14,7 +14,7 @@ from fedgen.report.table import ABSENT, Cell, Column, Difference, Number, Table,
 from fedgen.report.terminal import terminal
 
 Entry = Mapping[str, Any]  # of one row and column
-Fill = Callable[[str, Entry], Cell]  # what stands in a cell, from the row's name and the entry
+Fill = Callable[[str, Entry], Cell]  # makes a cell from the row's name and the entry
 _MOST_COLUMNS = 10  # a grid with more is transposed
 
 
@@ -28,7 +28,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def terminal_tables(results: Results, width: int) -> list[str | Grid]:
-    """The main table for a terminal, between its title and what must stand beside it."""
+    """The main table for a terminal, between its title and its notes."""
     quick = ": [yellow]a look, not a result[/yellow]" if results["quick"] else ""
     label = f"\n{results['metric_label']}; grey: published" if "metric_label" in results else ""
     title = f"[bold]{escape(results['title'])}[/bold], preset {results['preset']}{differs(results)}{quick}"

@@ -31,7 +31,7 @@ def local_training_times(
     for _ in range(repeats):
         seconds = {}
         for name, call in calls.items():
-            call()  # what another left cold is not this one's cost
+            call()  # warm up the caches that another column evicted
             start = time.perf_counter()
             for _ in range(CALLS):
                 jax.block_until_ready(call())

@@ -67,7 +67,7 @@ def _section(results: Results, store: Store) -> Section:
     )
 
 
-# ---- what a reader must be told ----
+# ---- notices ----
 
 
 def _notices(results: Results) -> list[str]:
@@ -78,9 +78,9 @@ def _notices(results: Results) -> list[str]:
     entries = [(row, column, e) for row, es in results.get("cells", {}).items() for column, e in es.items()]
     states = Counter(e["status"] for *_, e in entries if e["status"] != "done")
     if states:
-        told = ", ".join(f"{count} {state}" for state, count in states.items())
+        counted = ", ".join(f"{count} {state}" for state, count in states.items())
         reasons = dict.fromkeys(e["error"] for *_, e in entries if e.get("error"))
-        notices.append(f"Of {len(entries)} cells: {told}. {' '.join(f'({reason})' for reason in reasons)}".strip())
+        notices.append(f"Of {len(entries)} cells: {counted}. {' '.join(f'({reason})' for reason in reasons)}".strip())
     others: dict[str, list[str]] = {}
     for _, column, e in entries:
         if e["preset"] != results["preset"]:

@@ -53,7 +53,7 @@ def new_figure(width: float, height: float) -> "Figure":
 def line_figure(
     lines: Sequence[Line], *, x_title: str, y_title: str, title: str, markers: bool = False, log: bool = False
 ) -> "Figure":
-    """Curves with the range they stand for, and beside them the last value of each; hollow: published values."""
+    """Curves with their ranges, and beside them the last value of each; hollow: published values."""
     figure = new_figure(8, 4.2)
     axes = figure.add_subplot()
     drawn = [line for line in lines if len(line.points)]

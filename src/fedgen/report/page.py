@@ -36,7 +36,7 @@ def collect(
 ) -> Page:
     """Everything that the page about these folders says.
 
-    Runs stand beside what `reference` has for their settings; `others` reads a folder that is not that of a run.
+    Runs are shown with the numbers that `reference` has for their settings; `others` reads folders that are not runs.
     """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise FedgenError("a folder is given twice; name each once")
@@ -58,8 +58,8 @@ def collect(
     groups = group(runs)
     notices = []
     if len(groups) > 1:
-        told = ", ".join(differing(groups))
-        notices.append(f"These runs differ in {told}: each has its own table, and no number is averaged across.")
+        settings = ", ".join(differing(groups))
+        notices.append(f"These runs differ in {settings}: each has its own table, and no number is averaged across.")
     return Page("FedGen report", _lead(groups, sections), [*sections, *run_page.sections(groups, reference)], notices)
 
 
@@ -113,7 +113,7 @@ def _prose(text: str) -> Markup:
 
 
 def _for_script(data: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can end that element."""
+    """JSON escaped for a script element: nothing in it can end that element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

@@ -12,7 +12,7 @@ Tone = Literal["", "better", "worse", "perhaps-better", "perhaps-worse", "even",
 
 @dataclass(frozen=True)
 class Shown:
-    """What is read in a cell, and what is sorted by (None goes last)."""
+    """A cell's text, and its sort key (None is last)."""
 
     text: str
     sort: float | str | None = None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedgen.report.figures import new_figure, save_figure
 
-MOST_USERS = 50  # beyond that bubbles cannot be told apart
+MOST_USERS = 50  # with more the bubbles overlap
 _LARGEST = 200.0  # points², the area of the largest bubble
 
 

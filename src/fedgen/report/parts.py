@@ -1,4 +1,4 @@
-"""What a report page is made of; the template draws these and knows nothing else."""
+"""The data model of a report page, which the template renders."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

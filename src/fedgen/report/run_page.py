@@ -27,8 +27,8 @@ def sections(groups: Sequence[Group], reference: Reference) -> list[Section]:
 def _section(one: Group, name: str, apart: Sequence[str], reference: Reference) -> Section:
     config = one.config
     changed = _changed(config)
-    told = [f"{key} = {one.shared.get(key, 'none')}" for key in apart]
-    extra = [setting for setting in told if setting in changed]  # what the preset decides goes without saying
+    settings = [f"{key} = {one.shared.get(key, 'none')}" for key in apart]
+    extra = [setting for setting in settings if setting in changed]  # the preset implies the others
     notices = list(one.notices)
     versions = {run.version for run in one.runs if run.version}
     if versions - {__version__}:

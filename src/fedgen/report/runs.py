@@ -1,4 +1,4 @@
-"""Run folders, read back: what was run, how it went, and which of it belongs in one table."""
+"""Run folders, read back and grouped into tables of comparable runs."""
 
 import json
 import tomllib
@@ -64,7 +64,7 @@ class Group:
 
     @property
     def config(self) -> RunConfig:
-        """A configuration that stands for all: it differs from the others in nothing that is shared."""
+        """The first run's configuration: all runs agree in the settings that are shared."""
         return self.runs[0].config
 
 
@@ -189,7 +189,7 @@ def _tell_devices(one: Group) -> None:
 
 
 def _results_so_far(config: RunConfig, records: Sequence[Record]) -> list[Record]:
-    """What a run that has not ended can say: an algorithm that is done has its score, another only a curve."""
+    """The results of an unfinished run: a finished algorithm has its score, another only a curve."""
     results = []
     for algorithm, seed in dict.fromkeys((r["algorithm"], r["seed"]) for r in records):
         own = [r for r in records if r["algorithm"] == algorithm and r["seed"] == seed]

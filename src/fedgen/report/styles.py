@@ -1,4 +1,4 @@
-"""How curves look, in files and on the page: each algorithm the same everywhere, and told apart without colour."""
+"""How curves look, in files and on the page: each algorithm the same everywhere, and distinguishable without colour."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -34,7 +34,7 @@ class Number:
     value: float | None
     std: float | None = None
     form: str = ".2f"
-    missing: str = ABSENT  # what stands there without a value
+    missing: str = ABSENT  # the text shown without a value
     published: "Number | None" = None  # what others printed for it
     difference: Difference | None = None  # to the published, or to what the table's title says
 
@@ -60,7 +60,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     title: str = ""
     about: str = ""  # what its numbers are
-    note: str = ""  # what a reader must know who sees only this one
+    note: str = ""  # what a reader of this table alone must know
 
 
 def without_empty(table: Table) -> Table:

@@ -31,7 +31,7 @@ def terminal(table: Table, width: int, title: str = "") -> list[Grid]:
 
 
 def _parts(shown: Sequence[int], widths: Sequence[int], width: int) -> list[list[int]]:
-    """Which columns stand beside each other; the first is in every part."""
+    """The columns of each part; the first column is in every part."""
     first, *others = shown
     parts = [[first]]
     for i in others:

@@ -24,7 +24,7 @@ FORMAT = "fedgen-checkpoint-1"
 
 
 def save_tree(path: Path, tree: Tree, about: Mapping[str, Any]) -> None:
-    """Write the arrays of a tree, named by their place in it, and a JSON description."""
+    """Write the arrays of a tree, named by their path in it, and a JSON description."""
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in named(jax.device_get(tree)).items()}
     header = {"format": FORMAT, "about": dict(about), "checksum": _checksum(arrays)}
     # One entry only: the order of several is not fixed, and the same run is to write the same bytes.

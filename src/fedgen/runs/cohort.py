@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""The draw of a round's cohort."""
 
 import jax
 

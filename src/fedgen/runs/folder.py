@@ -18,11 +18,11 @@ from fedgen.registry import file_name
 from fedgen.runs.checkpoint import load_tree, read_about, save_tree
 from fedgen.runs.scores import Record
 
-MOST_USERS = 1000  # whose label counts are kept: more could not be looked at, and would fill the disk
+MOST_USERS = 1000  # whose label counts are written: more could not be shown, and would fill the disk
 
 
 class RunFolder:
-    """A run's files. A record once written stays; a finished round is found again after a kill."""
+    """A run's files. Records are never changed, and after a kill the last checkpoint is found again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,12 +78,12 @@ class RunFolder:
         size = 0
         if self.metrics_file.exists():
             with self.metrics_file.open("rb") as file:
-                os.fsync(file.fileno())  # what the checkpoint counts on must not be lost before it
+                os.fsync(file.fileno())  # the metrics that the checkpoint covers must be on disk before it
                 size = file.seek(0, os.SEEK_END)
         save_tree(self.checkpoint_file, state, {**about, "metrics_bytes": size})
 
     def about(self) -> dict[str, Any] | None:
-        """What the checkpoint says of itself, or None where there is none yet."""
+        """The checkpoint's description, or None if there is no checkpoint yet."""
         return read_about(self.checkpoint_file) if self.checkpoint_file.exists() else None
 
     def restore(self, like: Tree) -> Tree:
@@ -132,7 +132,7 @@ class RunFolder:
 
 
 class FollowedFolder(RunFolder):
-    """The folder of a run that another host writes: this one reads where the run is, and writes nothing."""
+    """The folder of a run that another host writes: this host only reads it, to resume."""
 
     def append(self, record: Record) -> None:
         """The other host does it."""
@@ -150,12 +150,12 @@ class FollowedFolder(RunFolder):
         """The other host does it."""
 
     def rewind(self, size: int) -> list[Record]:
-        """What the checkpoint covers of the metrics; the other host cuts off the rest."""
+        """The metrics that the checkpoint covers; the other host truncates the file."""
         covered = self.metrics_file.read_bytes()[:size] if size else b""
         return [json.loads(line) for line in covered.decode().splitlines()]
 
 
 def _remove_left_overs(path: Path) -> None:
-    """Half-written files of a process that was killed; none of them is ever read."""
+    """Temporary files of a process that was killed; none of them is ever read."""
     for file in (*path.glob("*.tmp"), *path.glob("models/*.tmp")):
         file.unlink()

@@ -1,4 +1,4 @@
-"""What a configuration says of one algorithm: its hyper-parameters, and whose accuracy counts."""
+"""One algorithm's part of a configuration: its hyper-parameters, and its headline."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def options_for(config: RunConfig, algorithm: str) -> tuple[dict[str, float], di
 
 
 def check_headline(name: str, algorithm: Algorithm, config: RunConfig) -> None:
-    """Refuse a headline that this algorithm does not have."""
+    """Refuse a headline that this algorithm cannot report."""
     if config.headline == "global" and algorithm.predict_global is None:
         raise FedgenError(f"{name} has no global model with these settings; leave out headline, or use headline users")
     if config.headline == "users" and not algorithm.personal:

@@ -1,4 +1,4 @@
-"""What differential privacy a run gives its users: epsilon and delta, by Google's accountant (`dp-accounting`)."""
+"""The differential privacy of a run: epsilon and delta, by Google's accountant (`dp-accounting`)."""
 
 from typing import Any
 

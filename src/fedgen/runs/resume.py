@@ -16,7 +16,7 @@ def same_config(text: Any, config: RunConfig) -> bool:
     """
     if not isinstance(text, str):
         return False
-    # A dataset or model that the caller brought cannot be looked up by its name; such a one has no options.
+    # A dataset or model that the caller passed as an object is in no registry, and has no options.
     own = {section for section in ("dataset", "model") if not config.of(section)}
     try:
         return resolve(layer_of(tomllib.loads(text), Path("checkpoint")), own=own) == config

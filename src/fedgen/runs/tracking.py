@@ -17,15 +17,15 @@ _NOT_METRICS = ("algorithm", "seed", "round")
 
 
 class Tracker(Watch):
-    """Writes each evaluation somewhere. Should that fail on the way, the run goes on and `failure` says why."""
+    """Writes each evaluation somewhere. If that fails, the run goes on and `failure` says why."""
 
-    place = ""  # what a user is told, to find the numbers again
+    place = ""  # where the numbers are, for the user
 
     def __init__(self) -> None:
         self.failure = ""
 
     def __enter__(self) -> Self:
-        """Begin to listen."""
+        """Nothing to prepare."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -93,7 +93,7 @@ class MLflow(Tracker):
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
         super().__init__()
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is told to others unless it is asked for
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no usage data is sent unless the user wants it
         _need("mlflow")
         self._address = os.environ.get("MLFLOW_TRACKING_URI", "")
         self._local = not self._address
@@ -105,7 +105,7 @@ class MLflow(Tracker):
         self._client: Any = None
         self._experiment = ""
         self._runs: dict[tuple[str, int], str] = {}
-        if not self._local:  # a server that is not there is told at once; the folder is made when the run begins
+        if not self._local:  # a missing server is an error now; a local folder is made when the run begins
             try:
                 self._connect()
             except Exception as error:
@@ -133,7 +133,7 @@ class MLflow(Tracker):
     def _run(self, algorithm: str, seed: int) -> str:
         from mlflow.entities import Param
 
-        # Where a search takes quotes, none can stand within them.
+        # MLflow's search has no escape for quotes within quotes.
         tags = {"folder": self._folder.replace("'", ""), "algorithm": algorithm, "seed": str(seed)}
         wanted = " and ".join(f"tags.{key} = '{value}'" for key, value in tags.items())
         found = self._client.search_runs([self._experiment], wanted, max_results=1)
@@ -171,7 +171,7 @@ def _need(package: str) -> None:
 
 
 class Together(Watch):
-    """Several listeners as one."""
+    """Several watches as one."""
 
     def __init__(self, listeners: Iterable[Watch]) -> None:
         self._listeners = tuple(listeners)

@@ -1,4 +1,4 @@
-"""What a caller may hear of a run while it goes, and say to it."""
+"""Callbacks for the progress of a run, and the request to stop it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from fedgen.config import RunConfig
 
 
 class Watch:
-    """Listens to a run; does nothing by itself."""
+    """Callbacks of a run; these do nothing, subclasses override them."""
 
     def compiling(self, algorithm: str) -> None:
         """An algorithm's program is being compiled."""
@@ -24,13 +24,13 @@ class Watch:
 
 
 class GridWatch:
-    """Listens to a reproduction; does nothing by itself."""
+    """Callbacks of a grid of runs; these do nothing, subclasses override them."""
 
     def working_on(self, unit: Sequence[RunConfig]) -> None:
-        """These cells begin."""
+        """The computation of these cells begins."""
 
     def advanced(self, unit: Sequence[RunConfig], share: float) -> None:
-        """So much of their rounds is done."""
+        """This share of their rounds is done."""
 
     def finished(self, config: RunConfig) -> None:
         """A cell is written."""

@@ -3,7 +3,7 @@
 A round is a pure function of its state, and a call advances a run by any number of rounds (the bounds of
 the loop are arguments), so that where a run is cut into calls changes nothing. Each device takes its share of
 the runs and of their cohorts: a CPU one client after the other, a GPU as many clients, and several runs, as its memory
-holds at once (`vmap`). With several hosts the same program runs on all of them (`fedgen.simulator.spread`).
+holds at once (`vmap`). With several hosts the same program runs on all of them (`fedgen.simulator.sharding`).
 """
 
 import math
@@ -23,9 +23,9 @@ from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, nbytes
 from fedgen.core.wires import wires
 from fedgen.runs.cohort import draw_cohort
-from fedgen.simulator import spread
+from fedgen.simulator import sharding
 from fedgen.simulator.devices import returning_freed_memory
-from fedgen.simulator.spread import BY_HOST, BY_RUN, DEVICES, EVERYWHERE, HOSTS, RUNS
+from fedgen.simulator.sharding import BY_HOST, BY_RUN, DEVICES, EVERYWHERE, HOSTS, RUNS
 
 EVALUATION_CHUNK = 64  # samples of one forward pass on a CPU: what it needs stays in a core's cache
 # On a GPU, left to itself, XLA chooses matrix products by timing them, so that two runs of one command could differ in
@@ -89,7 +89,7 @@ class Traffic(NamedTuple):
 class Program:
     """An algorithm compiled for a task: start a run, advance it, evaluate it.
 
-    All functions take and give `Inputs` and `State` with a leading run axis. With `batched` the runs of a
+    All functions take and return `Inputs` and `State` with a leading run axis. With `batched` the runs of a
     call are computed at once; without it a call takes one run, and its result cannot depend on others.
     No user holds more than `largest` samples. `at_once` is how many clients of each run a device trains at once; by
     default one on a CPU, and what the memory of a GPU holds.
@@ -111,7 +111,7 @@ class Program:
         self._configure, self._task, self._active, self._largest = configure, task, active, largest
         self._users = np.unique(np.linspace(0, inputs.size.shape[1] - 1, score_users).astype(np.int32))
         runs = inputs.size.shape[0] if batched else 1
-        self._mesh = spread.mesh(runs)
+        self._mesh = sharding.mesh(runs)
         self._at_once = at_once
         self._runs = runs // self._mesh.shape[RUNS]  # of each device
         self._chunk = _evaluation_chunk(task, self._runs)
@@ -149,8 +149,8 @@ class Program:
             with returning_freed_memory():
                 return lowered.compile(compiler_options=COMPILER_OPTIONS.get(jax.default_backend()))
 
-        def shape(a: Array, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
+        def shape(a: Array, divided: NamedSharding) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=divided)
 
         count = jax.ShapeDtypeStruct((), jnp.int32)
         given = jax.tree.map(lambda a: shape(a, a.sharding), (data, inputs))
@@ -173,7 +173,7 @@ class Program:
         return self._init(self._data, inputs)
 
     def advance(self, inputs: Inputs, state: State, start: int, stop: int) -> State:
-        """The state after round `stop`, from the one after round `start`, which is used up."""
+        """The state after round `stop`, from the one after round `start`, whose buffers are donated."""
         return self._advance(self._data, inputs, state, np.int32(start), np.int32(stop))
 
     def evaluate(self, inputs: Inputs, state: State, round: int) -> Correct:
@@ -189,7 +189,7 @@ class Program:
         algorithm, _ = self._configure(inputs.hyper)
         model_key = stream(inputs.key, "model")
         one = algorithm.client_init(model_key)
-        users = spread.block(inputs.size.shape[0])
+        users = sharding.block(inputs.size.shape[0])
         clients = jax.tree.map(lambda a: jnp.broadcast_to(a, (users, *a.shape)), one)
         server = algorithm.server_init(model_key)
         state = State(server, clients, jnp.zeros(()), {}, jnp.zeros((), jnp.int32))
@@ -222,12 +222,12 @@ class Program:
 
         def proxy(key: Array, samples: int) -> Array:
             rows = inputs.proxy[jax.random.randint(key, (samples,), 0, inputs.proxy.shape[0])]
-            return self._task.prepare(spread.fetch(data.x, rows))
+            return self._task.prepare(sharding.fetch(data.x, rows))
 
         mine = _part_of_this_device(cohort)  # the users that this device trains
-        clients = jax.tree.map(lambda a: spread.fetch(a, mine), state.clients)
+        clients = jax.tree.map(lambda a: sharding.fetch(a, mine), state.clients)
         fetched = None
-        if spread.hosts() > 1:  # the samples that this round needs, from whoever has them
+        if sharding.hosts() > 1:  # the samples that this round needs, from whoever has them
             if algorithm.before is None and algorithm.after is None:
                 draws = jax.vmap(
                     lambda user: draw_batches(federation, shard_of(user), round, user, inputs.key, self._largest)
@@ -239,7 +239,7 @@ class Program:
         trained = self._train_all(train, (mine, clients, fetched))
         context = Round(round, cohort, stream(inputs.key, "server", round), proxy, _over_devices)
         server, metrics = algorithm.server_update(state.server, trained.upload, context)
-        clients = jax.tree.map(lambda a, new: spread.keep(a, cohort, new), state.clients, trained.client)
+        clients = jax.tree.map(lambda a, new: sharding.keep(a, cohort, new), state.clients, trained.client)
         loss = jnp.mean(trained.loss)
         sound = all_finite((loss, trained.client, algorithm.broadcast(server, round + 1)))
         diverged = jnp.where((state.diverged == 0) & ~sound, round + 1, state.diverged)
@@ -247,7 +247,7 @@ class Program:
 
     def _train_all(self, train: Callable[[Tree], Trained], items: Tree) -> Trained:
         """`train` for each of this device's users, as many at once as fit; all devices get all results."""
-        share = -(-self._active // spread.devices())
+        share = -(-self._active // sharding.devices())
         slices = -(-share // min(share, self._at_once or self._clients_that_fit(train, items)))
         if slices == share:
             results = lax.map(train, items)
@@ -275,16 +275,16 @@ class Program:
 
         users = jnp.asarray(self._users)
         # with their numbers, since what users keep may be nothing
-        own = users, jax.tree.map(lambda a: spread.fetch(a, users), state.clients) if predict_local else ()
-        samples, devices = inputs.score.shape[0], spread.devices()
+        own = users, jax.tree.map(lambda a: sharding.fetch(a, users), state.clients) if predict_local else ()
+        samples, devices = inputs.score.shape[0], sharding.devices()
         chunk = min(self._chunk, -(-samples // devices))
         chunks = -(-samples // (chunk * devices))  # of each device
-        number = spread.device_number() * chunks + jnp.arange(chunks)
+        number = sharding.device_number() * chunks + jnp.arange(chunks)
         positions = number[:, None] * chunk + jnp.arange(chunk)  # [chunk, sample]
 
         def count(position: Array) -> Correct:
             rows = inputs.score[jnp.minimum(position, samples - 1)]
-            x, y = self._task.prepare(spread.fetch(data.x_score, rows)), data.y_score[rows]
+            x, y = self._task.prepare(sharding.fetch(data.x_score, rows)), data.y_score[rows]
             classes = jax.nn.one_hot(y, self._task.classes) * (position < samples)[:, None]
 
             def right(logits: Array) -> Array:
@@ -323,8 +323,9 @@ def _over_devices(f: Callable[[Tree], Tree], items: Tree) -> Tree:
 
 def _part_of_this_device(items: Array) -> Array:
     """An equal share of the rows; the last devices may repeat rows of the first."""
-    share = -(-items.shape[0] // spread.devices())
-    return lax.dynamic_slice_in_dim(_resized(items, share * spread.devices()), spread.device_number() * share, share)
+    share = -(-items.shape[0] // sharding.devices())
+    padded = _resized(items, share * sharding.devices())
+    return lax.dynamic_slice_in_dim(padded, sharding.device_number() * share, share)
 
 
 def _from_all_devices(results: Tree, rows: int) -> Tree:
@@ -349,7 +350,7 @@ class Fetched(NamedTuple):
 def _fetched(data: Data, rows: Array) -> Fetched:
     """The samples of all users of this device, for their rows [user, row]."""
     order = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
-    return Fetched(spread.fetch(data.x, rows), data.y[rows], order, None)
+    return Fetched(sharding.fetch(data.x, rows), data.y[rows], order, None)
 
 
 def _fetched_draws(data: Data, draws: Draws) -> Fetched:

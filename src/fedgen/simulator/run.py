@@ -19,9 +19,9 @@ from fedgen.runs.summary import most_messages, result_row, summary_of
 from fedgen.runs.watch import Watch
 from fedgen.simulator.engine import Correct, Inputs, Program, State
 from fedgen.simulator.setup import Setup
-from fedgen.simulator.spread import any_host, gathered, place, place_like
+from fedgen.simulator.sharding import any_host, gathered, place, place_like
 
-ROUNDS_PER_CALL = 10  # so that progress shows and an interrupt is heard
+ROUNDS_PER_CALL = 10  # so that progress is shown and an interrupt takes effect
 CHECKPOINT_SECONDS = 10.0
 
 
@@ -29,10 +29,10 @@ class Interrupted(Exception):  # noqa: N818 (not an error)
     """The run ended early as requested; its checkpoint is written."""
 
 
-class Lane(NamedTuple):
-    """One of the runs that are computed together: a seed of a setup."""
+class RunId(NamedTuple):
+    """A run among those that are computed together: one seed of one setup."""
 
-    setup: int
+    setup: int  # its place in the list of setups
     seed: int
 
 
@@ -41,12 +41,12 @@ class Job:
     """An algorithm and the runs that are computed together."""
 
     algorithm: str
-    lanes: tuple[Lane, ...]
+    runs: tuple[RunId, ...]
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds of its runs."""
-        return tuple(lane.seed for lane in self.lanes)
+        return tuple(run_id.seed for run_id in self.runs)
 
 
 @dataclass
@@ -67,9 +67,9 @@ def run(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     programs: Mapping[str, Program] | None = None,
 ) -> dict[str, Any]:
-    """Run what is set up and give its summary; with a folder that has a checkpoint, continue there.
+    """Run a setup and return its summary; if the folder has a checkpoint, continue from it.
 
-    `programs` may bring what `program_of` compiled before, by algorithm.
+    `programs` may contain programs that `program_of` compiled before, by algorithm.
     """
     (summary,) = _Runner([setup], folder, watch or Watch(), checkpoint_seconds, programs).run()
     return summary
@@ -78,12 +78,12 @@ def run(
 def run_together(
     setups: Sequence[Setup], *, watch: Watch | None = None, programs: Mapping[str, Program] | None = None
 ) -> list[dict[str, Any]]:
-    """Run setups that one compiled program serves (`prepare_together`, `same_program`); the summary of each."""
+    """Run setups that share one compiled program (`prepare_together`, `same_program`); returns a summary of each."""
     return _Runner(setups, None, watch or Watch(), CHECKPOINT_SECONDS, programs).run()
 
 
 def program_of(setups: Sequence[Setup], algorithm: str) -> Program:
-    """The program that `run_together` needs; XLA leaves the interpreter alone, so threads can compile several."""
+    """The program that `run_together` needs; XLA releases the GIL, so threads can compile several."""
     inputs = inputs_of(setups, _jobs(setups, (algorithm,))[0])
     return setups[0].program(algorithm, inputs, _batched(), largest=max(setup.largest for setup in setups))
 
@@ -92,8 +92,8 @@ def inputs_of(setups: Sequence[Setup], job: Job) -> Inputs:
     """The arguments of a job's runs, stacked."""
     width = max(setup.rows_held for setup in setups)
     parts = [
-        setups[number].inputs(job.algorithm, [lane.seed for lane in lanes], width)
-        for number, lanes in itertools.groupby(job.lanes, key=lambda lane: lane.setup)
+        setups[number].inputs(job.algorithm, [run_id.seed for run_id in run_ids], width)
+        for number, run_ids in itertools.groupby(job.runs, key=lambda run_id: run_id.setup)
     ]
     return parts[0] if len(parts) == 1 else place(jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts))
 
@@ -105,9 +105,9 @@ def _batched() -> bool:
 
 
 def _jobs(setups: Sequence[Setup], algorithms: Sequence[str]) -> list[Job]:
-    every = tuple(Lane(number, seed) for number, setup in enumerate(setups) for seed in setup.config.run_seeds)
-    at_once = [every] if _batched() else [(lane,) for lane in every]
-    return [Job(algorithm, lanes) for algorithm in algorithms for lanes in at_once]
+    every = tuple(RunId(number, seed) for number, setup in enumerate(setups) for seed in setup.config.run_seeds)
+    at_once = [every] if _batched() else [(run_id,) for run_id in every]
+    return [Job(algorithm, run_ids) for algorithm in algorithms for run_ids in at_once]
 
 
 class _Runner:
@@ -178,9 +178,9 @@ class _Runner:
                 raise Interrupted
         if self.folder is not None:
             servers, diverged = jax.device_get(gathered((state.server, state.diverged)))
-            for lane, seed in enumerate(job.seeds):
-                if not diverged[lane]:
-                    server = jax.tree.map(lambda a, lane=lane: a[lane], servers)
+            for index, seed in enumerate(job.seeds):
+                if not diverged[index]:
+                    server = jax.tree.map(lambda a, index=index: a[index], servers)
                     self.folder.save_model(job.algorithm, seed, server)
         progress.round = config.rounds
         self._save(state)
@@ -190,15 +190,15 @@ class _Runner:
     def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
         correct: Correct = jax.device_get(gathered(program.evaluate(inputs, state, self.progress.round)))
         values: State = jax.device_get(gathered(state._replace(server=None, clients=None)))
-        for lane, (number, seed) in enumerate(job.lanes):
+        for index, (number, seed) in enumerate(job.runs):
             setup = self.setups[number]
             record: Record = {"algorithm": job.algorithm, "seed": seed, "round": self.progress.round}
-            if values.diverged[lane]:
+            if values.diverged[index]:
                 if any("diverged_at" in r for r in self._records_of(number, job.algorithm, seed)):
-                    continue  # said already
-                record["diverged_at"] = int(values.diverged[lane])
+                    continue  # recorded already
+                record["diverged_at"] = int(values.diverged[index])
             else:
-                one = jax.tree.map(lambda a, lane=lane: a[lane], correct)
+                one = jax.tree.map(lambda a, index=index: a[index], correct)
                 held, totals = setup.divisions[seed].labels, setup.totals(seed)
                 if one.local_models is not None:
                     held = held[program.scored_users]
@@ -207,7 +207,7 @@ class _Runner:
                 record["accuracy_matching"] = matching(one.global_model, one.local_models, totals, held)
                 reported = {"train_loss": values.loss, **values.metrics}
                 for key, value in reported.items():
-                    record[key] = float(value[lane]) if np.isfinite(value[lane]) else None
+                    record[key] = float(value[index]) if np.isfinite(value[index]) else None
             self.progress.records[number].append(record)
             if self.folder is not None:
                 self.folder.append(record)
@@ -230,11 +230,11 @@ class _Runner:
         self.saved = time.monotonic()
 
     def _kept(self, state: State) -> State:
-        """What a checkpoint has: no users that only fill a host's block, so that any number of hosts can go on."""
+        """The state without the padding of hosts' blocks, so that a run can resume with another number of hosts."""
         return state._replace(clients=jax.tree.map(lambda a: a[:, : self.config.users], state.clients))
 
     def _resume(self) -> bool:
-        """Go to where the folder's checkpoint is; whether that is within a job, whose state is to be restored."""
+        """Load the progress from the folder's checkpoint; returns whether a job's state has to be restored as well."""
         if self.folder is None:
             return False
         about = self.folder.about()
@@ -260,8 +260,8 @@ class _Runner:
         results = []
         for job, timing in zip(self.jobs, self.progress.timings, strict=True):
             # The share of each, where runs were computed together.
-            share = {k: v / len(job.lanes) if k.startswith("seconds") else v for k, v in timing.items()}
-            for seed in (lane.seed for lane in job.lanes if lane.setup == number):
+            share = {k: v / len(job.runs) if k.startswith("seconds") else v for k, v in timing.items()}
+            for seed in (run_id.seed for run_id in job.runs if run_id.setup == number):
                 records = self._records_of(number, job.algorithm, seed)
                 messages = most_messages(config, seed) if config.dp_noise else 0
                 results.append(result_row(job.algorithm, seed, records, config, share, messages))

@@ -1,4 +1,4 @@
-"""From a configuration to what the engine takes: the task, the data on the devices, each seed's division."""
+"""From a configuration to the engine's arguments: the task, the data on the devices, each seed's division."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee
 from fedgen.runs.task import federation_of, task_of
 from fedgen.simulator.engine import Data, Inputs, Program
-from fedgen.simulator.spread import place, place_samples
+from fedgen.simulator.sharding import place, place_samples
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Setup:
         """The arguments of these runs, stacked; with `width` at least that many rows."""
         traced, _ = options_for(self.config, algorithm)
 
-        # Natural users' samples differ in number between seeds; what fills up is never drawn.
+        # Natural users' samples differ in number between seeds; the padding is never drawn.
         width = width or self.rows_held
 
         def stacked(arrays: Sequence[np.ndarray]) -> Array:
@@ -100,7 +100,7 @@ class Setup:
         return np.bincount(labels, minlength=self.task.classes)
 
     def check(self) -> None:
-        """Raise now what building an algorithm would raise later."""
+        """Raise the errors of building the algorithms now rather than later."""
         guarantee(self.config, 1)  # whether there is an accountant, where one is needed
         try:
             self.task.latent_size()
@@ -111,12 +111,12 @@ class Setup:
             check_headline(name, algorithm, self.config)
 
 
-# What a compiled program does not depend on, and what is among the options of each algorithm.
+# Settings that a compiled program does not depend on, or that are among the options of each algorithm.
 _NOT_COMPILED = {"preset", "seed", "seeds", "alpha", "score", "headline", "options", *PER_ALGORITHM}
 
 
 def same_program(config: RunConfig) -> str:
-    """Equal for configurations that one compiled program (of each algorithm) serves."""
+    """Equal for configurations that can share one compiled program (of each algorithm)."""
     fixed = config.model_dump(exclude=_NOT_COMPILED)
     sections = {section: config.of(section) for section in ("dataset", "model", "partition")}
     hyper = {

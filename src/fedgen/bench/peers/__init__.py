@@ -1,1 +1,1 @@
-"""The same training elsewhere: plain PyTorch, Flower's simulation, Apple's pfl; each in a process of its own."""
+"""The same training elsewhere: plain PyTorch, Flower's simulation, Apple's pfl; each in a separate process."""

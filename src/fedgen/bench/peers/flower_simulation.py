@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from fedgen.bench.peers.protocol import Conductor
+from fedgen.bench.peers.protocol import Driver
 from fedgen.bench.peers.torch_training import Samples, network, train
 from fedgen.bench.peers.workload import read_workload
 
@@ -29,7 +29,7 @@ def _actor(path: str) -> tuple[Samples, torch.nn.Module, torch.optim.Optimizer]:
 
 
 def client_app(path: str) -> ClientApp:
-    """A client that trains as the user it is told to be."""
+    """A client that trains as the user that the message names."""
     app = ClientApp()
 
     @app.train()  # type: ignore[untyped-decorator]
@@ -49,37 +49,37 @@ def client_app(path: str) -> ClientApp:
 class Strategy(FedAvg):
     """Flower's FedAvg, whose nodes train as the users of the workload's cohort, and which waits between rounds."""
 
-    def __init__(self, conductor: Conductor, active: int, users: int) -> None:
+    def __init__(self, driver: Driver, active: int, users: int) -> None:
         super().__init__(fraction_train=active / users, fraction_evaluate=0.0, min_available_nodes=users)
-        self._conductor = conductor
+        self._driver = driver
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """As in FedAvg, and each message says which user of the cohort its node is."""
-        if not self._conductor.begin():
+        if not self._driver.begin():
             os._exit(0)  # nothing here is worth keeping; the actors end with their parent
         messages = list(super().configure_train(server_round, arrays, config, grid))
-        told = []
+        messages = []
         for user, message in enumerate(messages):
             own = ConfigRecord({"server-round": server_round, "user": user})
             content = RecordDict({"arrays": arrays, "config": own})
             node = message.metadata.dst_node_id
-            told.append(Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node))
-        return told
+            messages.append(Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node))
+        return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[Any, Any]:
         """As in FedAvg."""
         arrays, metrics = super().aggregate_train(server_round, replies)
         if metrics is None:
             raise RuntimeError("no client answered")
-        self._conductor.end(float(metrics["loss"]))
+        self._driver.end(float(metrics["loss"]))
         return arrays, metrics
 
 
 def main(path: str, cores: str) -> None:
-    """Rounds as the conductor wants them."""
-    conductor = Conductor()
+    """Run rounds as the benchmark requests them."""
+    driver = Driver()
     workload = read_workload(path)
     active = workload.rows.shape[1]
     users = 2 * active
@@ -88,7 +88,7 @@ def main(path: str, cores: str) -> None:
     @server.main()  # type: ignore[untyped-decorator]
     def _serve(grid: Grid, context: Context) -> None:
         initial = ArrayRecord(network(workload).state_dict())
-        Strategy(conductor, active, users).start(grid, initial, num_rounds=ROUNDS)
+        Strategy(driver, active, users).start(grid, initial, num_rounds=ROUNDS)
 
     run_simulation(
         server,

@@ -14,7 +14,7 @@ from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
-from fedgen.bench.peers.protocol import Conductor
+from fedgen.bench.peers.protocol import Driver
 from fedgen.bench.peers.torch_training import Samples, network
 from fedgen.bench.peers.workload import read_workload
 
@@ -44,26 +44,26 @@ class Network(nn.Module):
 class Turns(TrainingProcessCallback):
     """Waits between rounds."""
 
-    def __init__(self, conductor: Conductor, network: Network) -> None:
-        self._conductor, self._network = conductor, network
+    def __init__(self, driver: Driver, network: Network) -> None:
+        self._driver, self._network = driver, network
 
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
         """Before the first round."""
-        self._conductor.begin()
+        self._driver.begin()
         return Metrics()
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         """After each round."""
-        self._conductor.end(float(torch.stack(self._network.losses).mean()))
+        self._driver.end(float(torch.stack(self._network.losses).mean()))
         self._network.losses.clear()
-        return not self._conductor.begin(), Metrics()
+        return not self._driver.begin(), Metrics()
 
 
 def main(path: str) -> None:
-    """Rounds as the conductor wants them."""
-    conductor = Conductor()
+    """Run rounds as the benchmark requests them."""
+    driver = Driver()
     torch.set_num_threads(1)
     workload = read_workload(path)
     samples = Samples(workload)
@@ -91,5 +91,5 @@ def main(path: str) -> None:
         model,
         NNTrainHyperParams(local_num_epochs=1, local_learning_rate=float(workload.lr), local_batch_size=batch),
         NNEvalHyperParams(local_batch_size=None),
-        callbacks=[Turns(conductor, layers)],
+        callbacks=[Turns(driver, layers)],
     )

@@ -1,4 +1,4 @@
-"""How a peer in a process of its own is driven: a line with a number of rounds in, a line of JSON out.
+"""How a peer in a separate process is driven: a line with a number of rounds in, a line of JSON out.
 
 A peer calls `begin` before each round and `end` after it. Between the rounds that were asked for it waits, so
 that contenders take turns on a machine whose speed drifts.
@@ -10,7 +10,7 @@ import sys
 import time
 
 
-class Conductor:
+class Driver:
     """The peer's side: takes the time of each round."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Conductor:
         self._start = 0.0
 
     def begin(self) -> bool:
-        """Wait until a round is asked for; False when no more are."""
+        """Wait for the request of a round; False when there are no more."""
         if self._wanted == len(self._seconds):
             line = sys.stdin.readline()
             if not line.strip():

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 import torch
 from torch import Tensor
 
-from fedgen.bench.peers.protocol import Conductor
+from fedgen.bench.peers.protocol import Driver
 from fedgen.bench.peers.torch_training import Samples, network, train
 from fedgen.bench.peers.workload import read_workload
 
@@ -42,7 +42,7 @@ class Trainer:
 
 
 def serve(connection: Connection, path: str, device: str) -> None:
-    """A worker process: trains the users it is told to until it is told nothing more."""
+    """A worker process: trains the users of each request until an empty one comes."""
     trainer = Trainer(path, device)
     connection.send(None)
     while (order := connection.recv()) is not None:
@@ -52,9 +52,9 @@ def serve(connection: Connection, path: str, device: str) -> None:
 
 
 def main(path: str, workers_wanted: str, device: str = "cpu") -> None:
-    """Rounds as the conductor wants them."""
+    """Run rounds as the benchmark requests them."""
     processes = int(workers_wanted)
-    conductor = Conductor()
+    driver = Driver()
     trainer = Trainer(path, device)
     active = trainer.samples.rows.shape[1]
     bounds = [active * i // processes for i in range(processes + 1)]
@@ -68,7 +68,7 @@ def main(path: str, workers_wanted: str, device: str = "cpu") -> None:
             ours.recv()
             workers.append(ours)
     server, round = trainer.first(), 0
-    while conductor.begin():
+    while driver.begin():
         if workers:
             sent = [a.cpu().numpy() for a in server]
             for worker, users in zip(workers, shares, strict=True):
@@ -83,6 +83,6 @@ def main(path: str, workers_wanted: str, device: str = "cpu") -> None:
         if device != "cpu":
             torch.cuda.synchronize()
         round += 1
-        conductor.end(loss / active)
+        driver.end(loss / active)
     for worker in workers:
         worker.send(None)

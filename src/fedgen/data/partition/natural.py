@@ -15,7 +15,7 @@ def natural(
     *,
     group: Count | None = None,
 ) -> list[NDArray[np.int64]]:
-    """The dataset's own users (CelebA: 10 celebrities to a user, as the paper), as many as are asked for.
+    """The dataset's own users (CelebA: 10 celebrities to a user, as the paper), as many as the run has users.
 
     `owners` is the natural user of each sample. `group` of them, drawn at random, make a user; the samples
     of those not drawn are given to nobody.

@@ -20,5 +20,5 @@ def shards(
     shuffled = rng.permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     parts = np.array_split(by_label, pieces)
-    dealt = rng.permutation(pieces).reshape(users, per_user)
-    return [np.concatenate([parts[piece] for piece in own]) for own in dealt]
+    assigned = rng.permutation(pieces).reshape(users, per_user)
+    return [np.concatenate([parts[piece] for piece in own]) for own in assigned]

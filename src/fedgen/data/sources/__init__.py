@@ -43,7 +43,7 @@ OFFERS: Registry[Offer] = Registry(
 
 
 def loader_of(name: str) -> Callable[..., Dataset]:
-    """The loader of a dataset by its name, or of one's own data by its path."""
+    """The loader of a dataset by its name, or of the user's own data by its path."""
     if own_path(name) is None:
         return DATASETS.find(name)
     from fedgen.data.sources.own import own
@@ -52,7 +52,7 @@ def loader_of(name: str) -> Callable[..., Dataset]:
 
 
 def own_path(name: str) -> Path | None:
-    """The path that a dataset's name is, or None: a name with a separator, one of a file, or of what is there."""
+    """The path of a dataset that is named by a path: one with a separator, of a file, or that exists. Else None."""
     if not name.strip():
         return None
     path = Path(name).expanduser()

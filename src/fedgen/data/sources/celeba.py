@@ -82,7 +82,7 @@ def read_attributes(path: Path, attribute: str) -> tuple[list[str], NDArray[np.i
 
 
 def read_identities(path: Path) -> dict[str, str]:
-    """Who is on each image, of identity_CelebA.txt."""
+    """The person on each image, of identity_CelebA.txt."""
     people: dict[str, str] = {}
     for number, row in _lines(path):
         if len(row) != 2:
@@ -113,7 +113,7 @@ def _images(folder: Path) -> Images:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The words of each line that has any, with its number."""
+    """The line number and the words of each line that is not empty."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""One's own data: an .npz file, a folder of idx files, or a folder of images with a folder for each class."""
+"""The user's own data: an .npz file, a folder of idx files, or a folder of images with a folder for each class."""
 
 import re
 from pathlib import Path

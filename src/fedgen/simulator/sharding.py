@@ -1,9 +1,9 @@
-"""Where arrays live: copied to all devices, or divided by run, or each host its part of samples and users' states.
+"""Sharding: which arrays are copied to all devices, and which are divided by run or by host.
 
-The devices form a grid [host, group, device of the group]. The runs of a call are dealt out to the groups of each
-host, and a run's cohort is spread over the devices of its group, on all hosts. On one host the data is not divided,
-and CPU devices even share one copy of it. With several hosts (`jax.distributed`), a host holds an equal block of the
-samples and of the users' states, and asks the others for what its clients need in a round.
+The devices form a mesh [host, group, device of the group]. The runs of a call are divided among the groups of each
+host, and a run's cohort among the devices of its group, on all hosts. On one host the data is not divided, and CPU
+devices even share one copy of it. With several hosts (`jax.distributed`), each host holds an equal block of the samples
+and of the users' states, and fetches from the others what its clients need in a round.
 """
 
 import math
@@ -62,7 +62,7 @@ def place(tree: Tree) -> Tree:
 
 
 def place_samples(x: Any) -> Array:
-    """Samples, or states of users: each host gets its block of rows, filled up to the same length."""
+    """Samples, or states of users: each host gets its block of rows; blocks are padded to the same length."""
     rows = block(len(x)) * hosts()
     if rows > len(x):
         x = np.concatenate([x, np.zeros((rows - len(x), *x.shape[1:]), x.dtype)])
@@ -92,7 +92,7 @@ def keep(x: Array, rows: Array, values: Array) -> Array:
 
 
 def _local(x: Array, rows: Array) -> tuple[Array, Array]:
-    """Where these rows are in this host's block, and whether they are in it at all."""
+    """The positions of these rows in this host's block, and whether they are in it at all."""
     if hosts() == 1:
         return rows, jnp.ones(rows.shape, bool)
     local = rows - lax.axis_index(HOSTS) * x.shape[0]
@@ -101,20 +101,20 @@ def _local(x: Array, rows: Array) -> tuple[Array, Array]:
 
 
 def gathered(tree: Tree) -> Tree:
-    """All of what is divided over the devices of several hosts, on each of them."""
+    """The whole arrays on each host, where they are divided over the devices of several hosts."""
     return tree if hosts() == 1 else _to_everywhere()(tree)
 
 
 @cache
 def _to_everywhere() -> Callable[[Tree], Tree]:
-    """Kept, so that it is compiled once for each kind of tree."""
+    """Cached, so that it is compiled once for each tree structure."""
     return jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh(), EVERYWHERE))
 
 
 def place_like(tree: Tree, like: Tree) -> Tree:
-    """Arrays where those of `like` are, in memory of their own: they may be used up.
+    """Arrays sharded as those of `like`, in newly allocated memory, so that they may be donated.
 
-    Where like has more users (see `place_samples`), the others are zeros, which nobody reads.
+    Where `like` has more users (padding, see `place_samples`), the others are zeros, which nobody reads.
     """
 
     def placed(a: Any, b: Any) -> Array:
@@ -125,12 +125,12 @@ def place_like(tree: Tree, like: Tree) -> Tree:
 
 
 def any_host(flag: bool) -> bool:
-    """Whether this holds on any host; all must ask."""
+    """Whether the flag is true on any host; all hosts must call this."""
     return flag if hosts() == 1 else bool(np.any(multihost_utils.process_allgather(np.array(flag))))
 
 
 def wait_for_all(what: str) -> None:
-    """Go on when all hosts are here."""
+    """A barrier: return when all hosts have called this."""
     if hosts() > 1:
         multihost_utils.sync_global_devices(what)
 

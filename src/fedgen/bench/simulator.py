@@ -1,4 +1,4 @@
-"""Our side of the comparison: rounds and evaluations of the engine, and the workload that the peers get."""
+"""The simulator's side of the comparison: its rounds and evaluations, and the workload that the peers get."""
 
 import time
 from typing import Any
@@ -15,8 +15,8 @@ from fedgen.runs.cohort import draw_cohort
 from fedgen.simulator.setup import Setup, prepare
 
 
-class Ours:
-    """An algorithm in our engine, ready to be timed; its state goes on from call to call."""
+class SimulatorBench:
+    """An algorithm in the simulator, ready to be timed; its state is kept from call to call."""
 
     def __init__(self, setup: Setup, algorithm: str, seeds: tuple[int, ...] = (0,), *, rounds: int = 3) -> None:
         batched = len(seeds) > 1 or jax.default_backend() != "cpu"
@@ -56,7 +56,7 @@ def set_up(algorithm: str, dataset: Dataset | None = None, **settings: Any) -> S
 
 
 def workload_of(setup: Setup, rounds: int) -> Workload:
-    """The draws that our engine makes in the first rounds of seed 0, and its first model in PyTorch's shapes."""
+    """The draws that the simulator makes in the first rounds of seed 0, and its first model in PyTorch's shapes."""
     inputs = jax.tree.map(lambda a: a[0], setup.inputs("fedavg", (0,)))
     data, federation = setup.data, setup.federation
 

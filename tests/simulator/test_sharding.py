@@ -16,7 +16,7 @@ import pytest
 from fedgen.errors import FedgenError
 from fedgen.simulator.devices import join_hosts
 from fedgen.simulator.engine import Program, working_memory
-from fedgen.simulator.spread import place
+from fedgen.simulator.sharding import place
 from helpers import small_setup
 
 SCRIPT = Path(__file__).parent / "part_of_a_run.py"
@@ -54,7 +54,7 @@ def _records(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def on_one_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("spread") / "one"
+    folder = tmp_path_factory.mktemp("sharding") / "one"
     assert _one_process(folder, 1) == "holds 600 to 600 of 600 samples"
     return folder
 
@@ -84,7 +84,7 @@ def _two_processes(folder: Path, devices: int, *options: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_command_computes_on_two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is told by the option, the other by the environment; the first writes and shows the table."""
+    """One gets its hosts from the option, the other from the environment; the first writes and shows the table."""
     first, second = _two_places()
     sizes = {"model": "mlp", "users": 4, "active": 2, "rounds": 1, "local-steps": 1, "out": tmp_path / "run"}
     small = [f"--{key}={value}" for key, value in sizes.items()]
