@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.algorithms import ALGORITHMS, options_of
+from helpers import play, same_bits, small_setup
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,3 +48,12 @@ def test_the_readmes_table_is_that_of_the_results() -> None:
         cells = json.loads((ROOT / f"results/overview.{preset}.json").read_text())["cells"]
         entries = [cells[f"mnist-{alpha}"][algorithm.lower()] for alpha in ("0.05", "0.1", "1", "10")]
         assert numbers.split(" | ") == [f"{e['mean']:.2f} ± {e['std']:.2f}" for e in entries]
+
+
+def test_the_page_on_new_algorithms_has_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/new-algorithm.md").read_text(), re.M | re.S)
+    assert len(code) == 1
+    monkeypatch.setitem(ALGORITHMS, "smoothed", None)  # so that it is gone afterwards
+    exec(code[0], {})
+    plain, smoothed = (play(small_setup(name), 1).server for name in ("fedavg", "smoothed"))
+    assert not same_bits(plain, smoothed)

@@ -16,7 +16,7 @@ from fedgen.core.recipe import Shard, client_optimizer, draw_batches, learning_r
 from fedgen.errors import FedgenError
 from fedgen.simulator.run import run
 from fedgen.simulator.setup import prepare
-from helpers import play, same_bits, small_config, small_data, small_setup
+from helpers import play, same_bits, small_config, small_data, small_setup, summing
 
 KEY = jax.random.key(3)
 
@@ -299,3 +299,11 @@ def test_a_setting_that_would_count_nothing_is_refused(settings: dict[str, Any],
 def test_what_is_no_algorithm_is_refused(builder: Any) -> None:
     with pytest.raises(FedgenError, match=r"an algorithm is a function of \(task, federation"):
         build(builder, _line(), Federation(), {})
+
+
+def test_a_wrappers_pass_sees_the_running_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network with BatchNorm computes features in it; class sums of all cohorts are kept at the server."""
+    monkeypatch.setitem(ALGORITHMS, "summing", summing)
+    state = play(small_setup("summing", model="cnn", local_epochs=1), 1)
+    assert np.isfinite(state.server.own).all()
+    assert state.metrics["before"] != state.metrics["after"]
