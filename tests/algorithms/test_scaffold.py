@@ -77,7 +77,7 @@ def test_two_rounds_are_the_papers_equations() -> None:
             np.testing.assert_allclose(trained.loss, np.mean(losses), rtol=1e-5)
             models.append(local)
             changes.append(new - c_k[k])
-            # What travels is the mean gradient: the server takes c from it.
+            # What travels is c plus the change of c_k.
             np.testing.assert_allclose(trained.upload.own.control.predictor, new - c_k[k] + c, rtol=1e-4, atol=1e-5)
             c_k[k] = new
         context = Round(round, jnp.array(cohort), KEY, lambda key, n: None)

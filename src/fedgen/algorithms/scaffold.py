@@ -17,7 +17,7 @@ from fedgen.core.trees import join, split
 
 
 class Control(NamedTuple):
-    """A mean gradient: c at the server and in a broadcast, c_k at a user, and that of this round in an upload."""
+    """c at the server and in a broadcast, c_k at a user; in an upload c plus the change of c_k."""
 
     control: fl.Params
 
@@ -37,7 +37,7 @@ def scaffold(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
         return join(jax.tree.map(lambda g, c, c_k: g - c_k + c, part, everyone, mine), rest)
 
     def local_finish(params: fl.Params, memo: fl.Tree, local: fl.Local) -> tuple[Control, Control]:
-        # (x - y_k) / (K eta), the mean gradient over the K steps of this round; at rate 0 nothing is learned of it.
+        # (x - y_k) / (K eta) is the mean of the K corrected gradients: c plus the change of c_k. At rate 0 it is unknown.
         everyone, moves = local.received.own.control, local.rate > 0
         way = local.steps * jnp.where(moves, local.rate, 1.0)
         mean = jax.tree.map(
@@ -47,7 +47,7 @@ def scaffold(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
         return Control(mean), Control(kept)
 
     def server_update(server: With, average: Parts, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
-        part = round.cohort.shape[0] / federation.users  # of all users that were heard
+        part = round.cohort.shape[0] / federation.users  # the fraction of users that took part
         sent = combine(bounded(uploads.own, server.own, federation.clip), None, federation)
         return With(average, jax.tree.map(lambda c, m: c + part * (m - c), server.own, sent)), {}
 
