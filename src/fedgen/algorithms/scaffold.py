@@ -37,7 +37,7 @@ def scaffold(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
         return join(jax.tree.map(lambda g, c, c_k: g - c_k + c, part, everyone, mine), rest)
 
     def local_finish(params: fl.Params, memo: fl.Tree, local: fl.Local) -> tuple[Control, Control]:
-        # (x - y_k) / (K eta) is the mean of the K corrected gradients: c plus the change of c_k. At rate 0 it is unknown.
+        # (x - y_k) / (K eta), the mean of the K corrected gradients, is c plus the change of c_k; unknown at rate 0.
         everyone, moves = local.received.own.control, local.rate > 0
         way = local.steps * jnp.where(moves, local.rate, 1.0)
         mean = jax.tree.map(
