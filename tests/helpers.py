@@ -18,6 +18,9 @@ from fedgen.core.wires import untrained
 from fedgen.simulator.engine import State
 from fedgen.simulator.setup import Setup, prepare
 
+# Each of these sends or keeps something else than the others.
+KINDS = ("fedavg", "fedensemble", "feddistill", "feddistill+", "feddfusion", "fedgen", "scaffold", "moon", "ditto")
+
 
 def each(names: Iterable[str], *, quick: Iterable[str]) -> list[Any]:
     """All of the names as a test's parameters; those that are not `quick` are for `make test-all`."""

@@ -26,7 +26,7 @@ from fedgen.data.federated import Division
 from fedgen.runs.checkpoint import load_tree, save_tree
 from fedgen.runs.cohort import draw_cohort
 from fedgen.simulator.setup import Setup
-from helpers import SMALL, built, each, local_of, play, same_bits, small_setup
+from helpers import KINDS, SMALL, built, each, local_of, play, same_bits, small_setup
 
 QUICK = ("fedavg", "scaffold", "feddistill+", "fedgen")
 EVERY = pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=QUICK))
@@ -34,8 +34,12 @@ KEY = jax.random.key(1)
 PARTIAL = ("fedavg", "fedprox", "feddistill+", "feddfusion", "fedgen", "scaffold", "feddyn", "fedntd", "ditto")
 
 
-@EVERY
-@pytest.mark.parametrize("active", [1, pytest.param(SMALL["users"], marks=pytest.mark.slow)])
+COHORTS = [(algorithm, 1) for algorithm in QUICK]
+COHORTS += [pytest.param(algorithm, 1, marks=pytest.mark.slow) for algorithm in ALGORITHMS if algorithm not in QUICK]
+COHORTS += [pytest.param(algorithm, SMALL["users"], marks=pytest.mark.slow) for algorithm in KINDS]
+
+
+@pytest.mark.parametrize(("algorithm", "active"), COHORTS)
 def test_three_rounds_are_finite_for_any_cohort(algorithm: str, active: int) -> None:
     state = play(small_setup(algorithm, active=active, rounds=3), 3)
     assert state.diverged == 0
@@ -194,15 +198,13 @@ def test_only_who_declares_it_uploads_whole_models_under_partial_sharing(algorit
     assert not any(".extractor" in name for name in named(forms.broadcast))
 
 
-@EVERY
+@pytest.mark.parametrize("algorithm", each(KINDS, quick=QUICK))
 def test_a_checkpoint_gives_the_state_back(algorithm: str, tmp_path: Path) -> None:
     state = play(small_setup(algorithm, active=6), 1)
     save_tree(tmp_path / "c.safetensors", state, {})
     assert same_bits(load_tree(tmp_path / "c.safetensors", state), state)
 
 
-# Each sends or keeps something else than the others.
-KINDS = ("fedavg", "fedensemble", "feddistill", "feddistill+", "feddfusion", "fedgen", "scaffold", "moon", "ditto")
 WIRE = [(algorithm, "paper", "all") for algorithm in KINDS]
 WIRE += [("fedgen", "reference", "all")]
 PARTIAL_WIRE = [("fedgen", "paper", "predictor")]

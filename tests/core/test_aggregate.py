@@ -27,7 +27,7 @@ from fedgen.runs.privacy import guarantee
 from fedgen.runs.summary import most_messages
 from fedgen.runs.task import federation_of
 from fedgen.simulator.run import run
-from helpers import each, play, small_setup
+from helpers import KINDS, each, play, small_setup
 
 VALUES = np.random.default_rng(0).normal(size=(7, 3, 2)).astype(np.float32)
 
@@ -99,7 +99,7 @@ def test_bounded_updates_by_hand() -> None:
     assert bounded(users, start, 0.0) is users
 
 
-@pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=("fedavg", "feddistill+")))
+@pytest.mark.parametrize("algorithm", each(KINDS, quick=("fedavg", "feddistill+")))
 def test_every_algorithm_takes_robust_aggregation(algorithm: str) -> None:
     state = play(small_setup(algorithm, active=6, aggregation="median", clip=0.01), 1)
     assert state.diverged == 0

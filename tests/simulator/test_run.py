@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from fedgen.algorithms import ALGORITHMS
 from fedgen.config import RunConfig, read_toml, resolve
 from fedgen.errors import FedgenError
 from fedgen.runs.checkpoint import FORMAT, _checksum, _read, load_tree, save_tree
@@ -17,7 +16,7 @@ from fedgen.runs.folder import RunFolder
 from fedgen.runs.watch import Watch
 from fedgen.simulator.run import Interrupted, run
 from fedgen.simulator.setup import prepare
-from helpers import SMALL, each, play, same_bits, small_data, small_setup
+from helpers import KINDS, SMALL, each, play, same_bits, small_data, small_setup
 
 
 def _config(*algorithms: str, **settings: Any) -> RunConfig:
@@ -76,7 +75,7 @@ class _StopAt(Watch):
         return self.calls <= 0
 
 
-@pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=("fedavg", "fedgen")))
+@pytest.mark.parametrize("algorithm", each(KINDS, quick=("fedavg", "fedgen")))
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(algorithm: str, tmp_path: Path) -> None:
     config = _config("fedavg", algorithm) if algorithm != "fedavg" else _config("fedavg", seeds=2)
     whole = _records(config, tmp_path / "whole")
