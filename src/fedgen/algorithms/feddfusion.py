@@ -47,7 +47,8 @@ def feddfusion(
 
         def loss(params: fl.Params, statistics: fl.Tree, item: tuple[fl.Array, fl.Array]) -> tuple[fl.Array, fl.Tree]:
             key, taught = item
-            z, statistics = model.extract(params.extractor, statistics, round.proxy(key, batch), True)
+            x, drawn = round.proxy(key, batch), jax.random.fold_in(key, 1)
+            z, statistics = model.extract_in_training(params.extractor, statistics, x, drawn)
             return jnp.mean(kl(taught, model.predict(params.predictor, z))), statistics
 
         optimizer = optax.adam(distill_lr)

@@ -14,6 +14,7 @@ from fedgen.core.streams import stream
 from fedgen.core.wires import untrained
 
 PASS_CHUNK = 64  # samples of one step of a pass over a user's data
+_NETWORK = 0x6E657477  # folded into a step's key for what the network itself draws
 
 
 class Trained(NamedTuple):
@@ -67,7 +68,10 @@ def train_client(
 
     def loss(params: Tree, memo: Tree, item: tuple[tuple[Array, Array, Array | None], Step]) -> tuple[Array, Tree]:
         drawn, step = item
-        found = algorithm.local_loss(params, memo, batch_of(*drawn), local, step)
+        batch = batch_of(*drawn)
+        if task.model.random:
+            batch = batch._replace(key=jax.random.fold_in(step.key, _NETWORK))
+        found = algorithm.local_loss(params, memo, batch, local, step)
         return found.value, found.memo
 
     correct = None

@@ -36,12 +36,20 @@ class Model(NamedTuple):
 
     `init(key)` gives `(Params, statistics)`; the statistics are the extractor's BatchNorm running
     values (an empty tuple where there are none). `extract(extractor, statistics, x, train)` gives
-    `(z, statistics)`; `predict(predictor, z)` gives the logits.
+    `(z, statistics)`; `predict(predictor, z)` gives the logits. A network that draws at random in training (dropout)
+    says so with `random`: its `extract(extractor, statistics, x, train, key=None)` gets another key for each step.
     """
 
     init: Callable[[Array], tuple[Params, Tree]]
-    extract: Callable[[Tree, Tree, Array, bool], tuple[Array, Tree]]
+    extract: Callable[..., tuple[Array, Tree]]
     predict: Callable[[Tree, Array], Array]
+    random: bool = False
+
+    def extract_in_training(self, extractor: Tree, statistics: Tree, x: Array, key: Array | None) -> tuple[Array, Tree]:
+        """`extract` in training mode, with the key where the network uses one."""
+        if self.random:
+            return self.extract(extractor, statistics, x, True, key)
+        return self.extract(extractor, statistics, x, True)
 
 
 class Task(NamedTuple):
@@ -74,6 +82,7 @@ class Batch(NamedTuple):
     x: Array  # [batch, ...]
     y: Array  # [batch]
     weight: Array | None = None  # [batch] 1.0 for a sample, 0.0 for a repeated one; None: none is repeated
+    key: Array | None = None  # what the network itself draws with on this mini-batch (see `Model.random`)
 
     def mean(self, values: Array) -> Array:
         """The mean of one value for each sample, [batch] -> []."""

@@ -23,7 +23,7 @@ def kl(target_logits: Array, logits: Array) -> Array:
 
 def supervised(model: Model, params: Params, statistics: Tree, batch: Batch) -> Loss:
     """The local objective of every algorithm before its own term: mean cross-entropy of a mini-batch."""
-    z, statistics = model.extract(params.extractor, statistics, batch.x, True)
+    z, statistics = model.extract_in_training(params.extractor, statistics, batch.x, batch.key)
     logits = model.predict(params.predictor, z)
     return Loss(batch.mean(cross_entropy(logits, batch.y)), statistics, z, logits)
 
