@@ -50,20 +50,19 @@ def _torch_linear(params: dict) -> nn.Linear:
     return linear
 
 
-@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("height", "width"), [(28, 28), (7, 9), (8, 11), (3, 3), (1, 2)])
-def test_conv_norm_and_its_gradients_are_torchs(height: int, width: int, stride: int) -> None:
+def test_conv_norm_and_its_gradients_are_torchs(height: int, width: int) -> None:
     """A convolution with its bias, then BatchNorm: output, gradients, running statistics, and the trained model."""
     conv, (norm, statistics) = layers.conv_init(KEY, 3, 5), layers.batch_norm_init(5)
     norm = {"scale": jnp.linspace(0.5, 2, 5), "shift": jnp.linspace(-1, 1, 5)}
     x = jax.random.normal(KEY, (3, height, width, 4))
-    theirs_conv, theirs_norm = _torch_conv(conv, 3, 5, stride), _torch_norm(norm)
+    theirs_conv, theirs_norm = _torch_conv(conv, 3, 5), _torch_norm(norm)
     theirs_in = _tensor(_samples_first(x)).requires_grad_()
     theirs = theirs_norm(theirs_conv(theirs_in))
     (theirs**3).sum().backward()
 
     def cubes(conv: dict, norm: dict, x: jax.Array) -> tuple:
-        y, updated = layers.conv_norm(conv, norm, statistics, x, True, stride)
+        y, updated = layers.conv_norm(conv, norm, statistics, x, True)
         return jnp.sum(y**3), (y, updated)
 
     (of_conv, of_norm, of_x), (ours, updated) = jax.grad(cubes, argnums=(0, 1, 2), has_aux=True)(conv, norm, x)
@@ -79,7 +78,7 @@ def test_conv_norm_and_its_gradients_are_torchs(height: int, width: int, stride:
     np.testing.assert_allclose(updated["mean"], theirs_norm.running_mean, **CLOSE)
     np.testing.assert_allclose(updated["variance"], theirs_norm.running_var, **CLOSE)
     theirs_norm.eval()
-    ours, same = layers.conv_norm(conv, norm, updated, x, False, stride)
+    ours, same = layers.conv_norm(conv, norm, updated, x, False)
     np.testing.assert_allclose(_samples_first(ours), theirs_norm(theirs_conv(theirs_in)).detach(), **CLOSE)
     assert same is updated
 
@@ -88,7 +87,7 @@ def test_conv_norm_and_its_gradients_are_torchs(height: int, width: int, stride:
 def test_a_trained_conv_of_one_channel_is_torchs(height: int, width: int) -> None:
     conv, (norm, statistics) = layers.conv_init(KEY, 1, 6), layers.batch_norm_init(6)
     x = jax.random.normal(KEY, (1, height, width, 4))
-    theirs = _torch_norm(norm).eval()(_torch_conv(conv, 1, 6, 2)(_tensor(_samples_first(x))))
+    theirs = _torch_norm(norm).eval()(_torch_conv(conv, 1, 6)(_tensor(_samples_first(x))))
     ours, _ = layers.conv_norm(conv, norm, statistics, x, False)
     np.testing.assert_allclose(_samples_first(ours), theirs.detach(), **CLOSE)
 

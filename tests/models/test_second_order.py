@@ -73,17 +73,17 @@ def _norm(channels: int) -> dict:
     return {"scale": jnp.linspace(0.5, 2, channels), "shift": jnp.linspace(-1, 1, channels)}
 
 
-@pytest.mark.parametrize(("stride", "outputs"), [(2, 3), (2, 10), (1, 3)])  # 10: more than the nine rows of patches
-def test_second_derivatives_of_a_normalised_convolution(stride: int, outputs: int) -> None:
+@pytest.mark.parametrize("outputs", [3, 10])  # 10: more than the nine rows of patches
+def test_second_derivatives_of_a_normalised_convolution(outputs: int) -> None:
     statistics = layers.batch_norm_init(outputs)[1]
     at = layers.conv_init(KEY, 1, outputs), _norm(outputs), jax.random.normal(KEY, (1, 5, 4, 3))
 
     def ours(at: tuple) -> jax.Array:
-        return jnp.sum(layers.conv_norm(*at[:2], statistics, at[2], True, stride)[0] ** 3)
+        return jnp.sum(layers.conv_norm(*at[:2], statistics, at[2], True)[0] ** 3)
 
     def theirs(at: tuple) -> jax.Array:
         conv, norm, x = at
-        y = _textbook_conv(conv["weight"], x, stride) + 0 * conv["bias"][:, None, None, None]
+        y = _textbook_conv(conv["weight"], x, 2) + 0 * conv["bias"][:, None, None, None]
         return jnp.sum(_textbook_norm(norm, y, (1, 2, 3)) ** 3)
 
     _assert_second_derivatives_are_those_of(theirs, ours, at)

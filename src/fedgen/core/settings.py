@@ -99,6 +99,18 @@ class Federation(BaseModel):
         "whether a user's optimiser starts fresh in each round, or its state (momentum, Adam's moments) is kept",
         per_algorithm=True,
     )
+    precision: Literal["float32", "tf32", "bfloat16"] = setting(
+        "float32",
+        "Local training",
+        "arithmetic of the network's products: float32, tf32 or bfloat16 (faster on a GPU; parameters, statistics and"
+        " losses stay float32)",
+    )
+    convolutions: Literal["auto", "patches", "xla"] = setting(
+        "auto",
+        "Local training",
+        "how convolutions are computed: patches (as matrix products), xla, or auto: patches, and where a run is long"
+        " enough what is measured to be faster",
+    )
 
     weighting: Literal["uniform", "samples"] = setting(
         "uniform",

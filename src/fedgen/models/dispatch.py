@@ -23,7 +23,7 @@ def conv_norm_relu(
     """`layers.conv_norm` of stride 2 and ReLU, one layer after the other; also the updated statistics."""
     channels = [len(x), *(len(conv["weight"]) for conv in convs)]
     small = all(9 * fan_in <= SMALL and 4 * fan_out <= SMALL for fan_in, fan_out in itertools.pairwise(channels))
-    if not (train and small and kernels_run_here()):
+    if not (train and small and x.dtype == jnp.float32 and kernels_run_here()):
         return layers.conv_norm_relu(convs, norms, statistics, x, train)
     from fedgen.models.nvidia.layers import stack  # only here: Pallas takes time and memory to import
 
@@ -39,7 +39,8 @@ def conv_norm_relu(
 
 def linear_of_columns(params: Tree, x: Array, train: bool) -> Array:
     """x [in, sample] -> [sample, out]."""
-    if not (train and max(x.shape[1], params["weight"].shape[1]) <= SMALL and kernels_run_here()):
+    small = max(x.shape[1], params["weight"].shape[1]) <= SMALL
+    if not (train and small and x.dtype == jnp.float32 and kernels_run_here()):
         return layers.linear_of_columns(params, x, train)
     from fedgen.models.nvidia.layers import product
 

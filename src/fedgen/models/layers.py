@@ -81,18 +81,16 @@ def conv_init(key: Array, channels_in: int, channels_out: int) -> Tree:
     return {"weight": _uniform(weight, (channels_out, fan_in), fan_in), "bias": _uniform(bias, (channels_out,), fan_in)}
 
 
-def conv_norm(
-    conv: Tree, norm: Tree, statistics: Tree, x: Array, train: bool, stride: Literal[1, 2] = 2
-) -> tuple[Array, Tree]:
-    """3x3 convolution, padding 1, and BatchNorm: [in, h, w, sample] -> [out, ceil(h/stride), ceil(w/stride), sample].
+def conv_norm(conv: Tree, norm: Tree, statistics: Tree, x: Array, train: bool) -> tuple[Array, Tree]:
+    """3x3 convolution, stride 2, padding 1, and BatchNorm: [in, h, w, sample] -> [out, ceil(h/2), ceil(w/2), sample].
 
     What a convolution's bias adds, BatchNorm takes away with the mean. So in training it is added to the mean only,
     and its gradient is 0 exactly; two passes over the convolution's output are saved.
     """
-    if stride == 1:
-        product = _conv_same(conv["weight"], x)
-    else:
-        product = (_conv_of_one_channel if len(x) == 1 and not train else _conv)(conv["weight"], x)
+    if len(x) == 1 and not train:
+        product = _conv_of_one_channel(conv["weight"], x)
+    else:  # the gradient is traced later, where the default may be another
+        product = _conv(conv["weight"], x, jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
     return batch_norm(norm, statistics, product, train, bias=conv["bias"])
 
 
@@ -108,34 +106,35 @@ def conv_norm_relu(
     return x, updated
 
 
-@jax.custom_vjp
-def _conv(weight: Array, x: Array) -> Array:
-    return _conv_forward(weight, x)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _conv(weight: Array, x: Array, precision: str | None) -> Array:
+    return _conv_forward(weight, x, precision)[0]
 
 
-def _conv_forward(weight: Array, x: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    kept = patches(x, 2)
-    y = weight @ kept
+def _conv_forward(weight: Array, x: Array, precision: str | None) -> tuple[Array, tuple[Array, Array, Array]]:
+    kept = patches(x)
+    y = jnp.matmul(weight, kept, precision=precision)
     size = jnp.zeros(x.shape[1:3], bool)  # only its shape is wanted: height and width
     return y.reshape(-1, *halved(x.shape[1:3]), x.shape[3]), (weight, kept, size)
 
 
-def _conv_backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _conv_backward(precision: str | None, saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array]:
     """The gradients of weight and x, each from one matrix product."""
     weight, kept, size = saved
-    of_x = gradient_of_input(weight, gradient, size.shape)
+    of_x = gradient_of_input(weight, gradient, size.shape, precision)
     outputs = len(gradient)
     flat = gradient.reshape(outputs, -1)
     # Of a product a @ b.T, b is rearranged first; the patches, where they are larger, must not be b. (The reshape
     # keeps XLA from exchanging the two.)
     if len(kept) > outputs:
-        of_weight = (kept @ flat.T).reshape(9, -1, outputs).transpose(2, 0, 1).reshape(weight.shape)
+        product = jnp.matmul(kept, flat.T, precision=precision)
+        of_weight = product.reshape(9, -1, outputs).transpose(2, 0, 1).reshape(weight.shape)
     else:
-        of_weight = flat @ kept.T
+        of_weight = jnp.matmul(flat, kept.T, precision=precision)
     return of_weight, of_x
 
 
-def gradient_of_input(weight: Array, gradient: Array, size: tuple[int, ...]) -> Array:
+def gradient_of_input(weight: Array, gradient: Array, size: tuple[int, ...], precision: str | None = None) -> Array:
     """From the gradient [out, ...] of a convolution of stride 2, that of its input, [in, *size, sample].
 
     Row 2m of x is seen by output row m through the window's row 1; row 2m+1 by m through row 2 and by m+1
@@ -148,7 +147,8 @@ def gradient_of_input(weight: Array, gradient: Array, size: tuple[int, ...]) -> 
     if jax.default_backend() == "cpu":  # there a product is faster whose left side is transposed before, not within it
         transposed = jax.lax.optimization_barrier(transposed)
     # [row, column of the window, in, ...]
-    planes = (transposed @ gradient.reshape(outputs, -1)).reshape(3, 3, -1, rows, columns, samples)
+    planes = jnp.matmul(transposed, gradient.reshape(outputs, -1), precision=precision)
+    planes = planes.reshape(3, 3, -1, rows, columns, samples)
     by_row = jnp.stack([planes[1], planes[2] + _next(planes[0], 2)])  # [even or odd row, column of the window, in, ...]
     by_both = jnp.stack([by_row[:, 1], by_row[:, 2] + _next(by_row[:, 0], 3)])  # [even or odd column, ... row, in, ...]
     x = by_both.transpose(2, 3, 1, 4, 0, 5).reshape(-1, 2 * rows, 2 * columns, samples)
@@ -171,48 +171,22 @@ def halved(size: tuple[int, ...]) -> tuple[int, int]:
 
 def _conv_of_one_channel(weight: Array, x: Array) -> Array:
     """`_conv` for a forward pass alone: of a single channel, adding up nine views is faster than making patches."""
-    views = enumerate(_views(x, 2))
+    views = enumerate(_views(x))
     # Without the barrier the sums would be computed again for each window of the next layer.
     return jax.lax.optimization_barrier(reduce(add, (weight[:, i, None, None, None] * view for i, view in views)))
 
 
-@jax.custom_vjp
-def _conv_same(weight: Array, x: Array) -> Array:
-    """The convolution of stride 1; networks that use it are larger, so the patches are not kept but made again."""
-    return _conv_same_forward(weight, x)[0]
-
-
-def _conv_same_forward(weight: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
-    return (weight @ patches(x, 1)).reshape(-1, *x.shape[1:]), (weight, x)
-
-
-def _conv_same_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    weight, x = saved
-    outputs = gradient.shape[0]
-    of_weight = gradient.reshape(outputs, -1) @ patches(x, 1).T
-    # The input's gradient is the convolution of the output's with the window rotated by 180 degrees.
-    window = weight.reshape(outputs, 3, 3, -1)[:, ::-1, ::-1]
-    transposed = window.transpose(3, 1, 2, 0).reshape(-1, 9 * outputs)
-    return of_weight, (transposed @ patches(gradient, 1)).reshape(x.shape)
-
-
-_conv_same.defvjp(_conv_same_forward, _conv_same_backward)
-
-
-def patches(x: Array, stride: int) -> Array:
+def patches(x: Array) -> Array:
     """The nine shifted views of x, as [9 * in, rows * columns * sample]."""
-    return jnp.stack(_views(x, stride)).reshape(9 * len(x), -1)
+    return jnp.stack(_views(x)).reshape(9 * len(x), -1)
 
 
-def _views(x: Array, stride: int) -> list[Array]:
-    """What each place of the 3x3 window sees of x: [in, rows, columns, sample]."""
-    _, height, width, _ = x.shape
-    rows, columns = -(-height // stride), -(-width // stride)
-    ends = (max(stride * rows - height, 2 - stride), max(stride * columns - width, 2 - stride))
+def _views(x: Array) -> list[Array]:
+    """What each place of the 3x3 window of stride 2 sees of x: [in, rows, columns, sample]."""
+    rows, columns = halved(x.shape[1:3])
+    ends = 2 * rows - x.shape[1], 2 * columns - x.shape[2]
     padded = jnp.pad(x, ((0, 0), (1, ends[0]), (1, ends[1]), (0, 0)))
-    return [
-        padded[:, i : i + stride * rows : stride, j : j + stride * columns : stride] for i in range(3) for j in range(3)
-    ]
+    return [padded[:, i : i + 2 * rows : 2, j : j + 2 * columns : 2] for i in range(3) for j in range(3)]
 
 
 def max_pool(x: Array) -> Array:
@@ -237,6 +211,10 @@ def batch_norm(
     The channel is the first axis of x, or the second of two. As in PyTorch, a batch is normalised by its
     biased variance and the running variance is the unbiased one.
     """
+    if x.dtype == jnp.bfloat16:  # too coarse for means and variances
+        params = jax.tree.map(lambda a: a.astype(jnp.float32), params)
+        y, statistics = batch_norm(params, statistics, x.astype(jnp.float32), train, channel, bias)
+        return y.astype(x.dtype), statistics
     if not train:
         factor = params["scale"] * jax.lax.rsqrt(statistics["variance"] + EPSILON)
         offset = params["shift"] - (statistics["mean"] - bias) * factor

@@ -56,8 +56,12 @@ def resnet(
         updated = {}
 
         def convolved(name: str, norm: str, h: Array, stride: int) -> Array:
-            layer = params[name], params[norm], statistics[norm]
-            h, updated[norm] = layers.conv_norm(*layer, h, train, 2 if stride == 2 else 1)
+            conv = params[name]
+            weight = conv["weight"].reshape(-1, 3, 3, len(h))
+            product = jax.lax.conv_general_dilated(
+                h, weight, (stride, stride), ((1, 1), (1, 1)), dimension_numbers=("CHWN", "OHWI", "CHWN")
+            )
+            h, updated[norm] = layers.batch_norm(params[norm], statistics[norm], product, train, bias=conv["bias"])
             return h
 
         h = x.reshape(-1, *sample[:2], inputs).transpose(3, 1, 2, 0)  # samples innermost, see layers

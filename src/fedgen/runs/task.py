@@ -15,18 +15,31 @@ from fedgen.core.contract import Array, Federation, Model, Task
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
+from fedgen.models.choice import chooser
+from fedgen.models.precision import at_precision
+from fedgen.models.rewrite import rewritten_model
 
 
 def task_of(config: RunConfig, model: Model | None, dataset: Dataset, proxy_samples: int) -> Task:
     """The task of learning this dataset with the configured model, or with the given one."""
     sample = dataset.x_train.shape[1:]
+    model = model or model_by_name(config.model, sample, dataset.classes, config.of("model"))
+    model = rewritten_model(model, chooser(config.convolutions, _samples_trained(config, dataset), config.active))
     return Task(
-        model or model_by_name(config.model, sample, dataset.classes, config.of("model")),
+        at_precision(model, config.precision),
         dataset.classes,
         jax.ShapeDtypeStruct(sample, dataset.x_train.dtype),
         PREPARE[dataset.scale],
         proxy_samples,
     )
+
+
+def _samples_trained(config: RunConfig, dataset: Dataset) -> float:
+    """About how many samples all users of a run train on, over all rounds."""
+    steps = config.local_steps
+    if config.local_epochs:
+        steps = -(-config.local_epochs * len(dataset.y_train) // (config.users * config.batch_size))
+    return float(config.rounds) * config.active * steps * config.batch_size
 
 
 def model_by_name(name: str, sample: tuple[int, ...], classes: int, options: Mapping[str, Any]) -> Model:

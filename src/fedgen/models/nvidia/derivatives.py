@@ -70,4 +70,4 @@ def _patches(x: Array, before: Before) -> Array:
     if before is not None:
         factor, offset = (a[:, None, None, None] for a in before)
         x = jax.nn.relu(factor * x + offset)
-    return layers.patches(x, 2)
+    return layers.patches(x)

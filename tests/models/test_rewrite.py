@@ -1,0 +1,220 @@
+"""A network's convolutions and pools, replaced, give what XLA's give: values and gradients."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fedgen.core.contract import Model, Params
+from fedgen.models import choice
+from fedgen.models.convolution import Window
+from fedgen.models.rewrite import Convolution, has_any, rewritten, rewritten_model
+
+KEY = jax.random.key(3)
+SIZES = {"N": 3, "C": 4, "D": 4, "H": 7, "W": 9, "O": 8}
+KERNEL = {"D": 2, "H": 3, "W": 2}
+
+
+def _patches(_: Convolution) -> bool:
+    return True
+
+
+def _assert_same(f: Callable[..., jax.Array], *at: jax.Array) -> None:
+    """Values, gradients, and the gradient of a gradient's length, of f and of f rewritten."""
+
+    def of(f: Callable[..., jax.Array]) -> tuple:
+        def loss(*at: jax.Array) -> tuple[jax.Array, jax.Array]:
+            y = f(*at)
+            return jnp.sum(jnp.sin(y)), y
+
+        both = tuple(range(len(at)))
+        return jax.value_and_grad(loss, both, has_aux=True)(*at)
+
+    theirs, ours = jax.jit(lambda *at: (of(f), of(rewritten(f, _patches))))(*at)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), theirs, ours)
+
+
+def _is_rewritten(f: Callable[..., jax.Array], *at: jax.Array) -> bool:
+    names = ("conv_general_dilated", "reduce_window_max", "reduce_window_sum")
+    assert has_any(jax.make_jaxpr(f)(*at).jaxpr, names)
+    return not has_any(jax.make_jaxpr(rewritten(f, _patches))(*at).jaxpr, names)
+
+
+@pytest.mark.parametrize(
+    ("orders", "stride", "padding", "dilation", "between", "groups"),
+    [
+        (("NHWC", "HWIO", "NHWC"), 1, "SAME", 1, 1, 1),
+        (("NHWC", "HWIO", "NHWC"), 2, [(1, 1), (1, 1)], 1, 1, 1),
+        (("NCHW", "OIHW", "NCHW"), 3, [(2, 0), (0, 3)], 1, 1, 1),
+        (("NCHW", "OIHW", "NCHW"), 2, "VALID", 2, 1, 1),
+        (("NCHW", "OIHW", "NHWC"), 1, [(-1, 2), (0, -2)], 1, 1, 1),  # the output in another order; cut off
+        (("CHWN", "OHWI", "CHWN"), 2, "SAME", 1, 1, 2),
+        (("NHWC", "HWIO", "NHWC"), 2, "SAME", 1, 1, 4),  # depthwise, twice as many outputs
+        (("NCHW", "OIHW", "NCHW"), 1, [(2, 1), (1, 2)], 1, 2, 1),  # a transposed convolution
+        (("NCH", "OIH", "NCH"), 2, [(1, 0)], 2, 1, 1),
+        (("NHC", "HIO", "NHC"), 1, "SAME", 1, 1, 2),
+        (("NDHWC", "DHWIO", "NDHWC"), 2, "SAME", 1, 1, 1),
+    ],
+)
+def test_convolutions_of_every_kind(
+    orders: tuple[str, str, str],
+    stride: int,
+    padding: str | list[tuple[int, int]],
+    dilation: int,
+    between: int,
+    groups: int,
+) -> None:
+    dimensions = len(orders[0]) - 2
+    x = jax.random.normal(KEY, [SIZES[axis] for axis in orders[0]])
+    sizes = {**KERNEL, "I": SIZES["C"] // groups, "O": SIZES["O"]}
+    weight = jax.random.normal(jax.random.key(4), [sizes[axis] for axis in orders[1]])
+
+    def f(x: jax.Array, weight: jax.Array) -> jax.Array:
+        steps = (stride,) * dimensions, padding, (between,) * dimensions, (dilation,) * dimensions
+        return lax.conv_general_dilated(x, weight, *steps, orders, groups)
+
+    assert _is_rewritten(f, x, weight)
+    _assert_same(f, x, weight)
+
+
+def test_a_gradient_within_a_loss() -> None:
+    """What SAM and meta-learning differentiate: a gradient, once more, through a strided convolution and a pool."""
+    x, weight = jax.random.normal(KEY, (2, 6, 6, 2)), jax.random.normal(KEY, (3, 3, 2, 3))
+
+    def f(weight: jax.Array) -> jax.Array:
+        y = lax.conv_general_dilated(x, weight, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jnp.sum(lax.reduce_window(y**3, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 1, 1, 1), "VALID"))
+
+    def twice(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        return jax.grad(lambda w: jnp.sum(jax.grad(f)(w) ** 2))
+
+    def without_pool(weight: jax.Array) -> jax.Array:  # XLA's pool has no second derivative
+        y = lax.conv_general_dilated(x, weight, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) ** 3
+        views = [y[:, i : i + 2, j : j + 2] for i in range(2) for j in range(2)]
+        return jnp.sum(jnp.max(jnp.stack(views), axis=0))
+
+    np.testing.assert_allclose(
+        jax.jit(twice(rewritten(f, _patches)))(weight), jax.jit(twice(without_pool))(weight), rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("window", "strides", "padding"), [((1, 2, 2, 1), (1, 2, 2, 1), "VALID"), ((1, 3, 3, 1), (1, 2, 2, 1), "SAME")]
+)
+def test_pools(window: tuple[int, ...], strides: tuple[int, ...], padding: str) -> None:
+    x = jnp.round(2 * jax.random.normal(KEY, (2, 7, 8, 3)))  # with many equal maxima
+
+    def largest(x: jax.Array) -> jax.Array:
+        return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, padding)
+
+    def total(x: jax.Array) -> jax.Array:
+        return lax.reduce_window(x, 0.0, lax.add, window, strides, padding)
+
+    for pool in (largest, total):
+        assert _is_rewritten(pool, x)
+        _assert_same(pool, x)
+    broken = x.at[0, 0, 0, 0].set(jnp.nan)
+    np.testing.assert_array_equal(rewritten(largest, _patches)(broken), largest(broken))  # a NaN is not hidden
+
+
+def test_convolutions_within_loops_branches_and_compiled_functions() -> None:
+    x, weight = jax.random.normal(KEY, (2, 5, 5, 3)), jax.random.normal(KEY, (3, 3, 3, 3)) / 5
+
+    def conv(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(x, weight, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def f(x: jax.Array, weight: jax.Array) -> jax.Array:
+        x = jax.jit(conv)(x, weight)
+        x = jax.checkpoint(lambda x: jnp.tanh(conv(x, weight)))(x)
+        x, ys = lax.scan(lambda x, scale: (conv(x, scale * weight), jnp.sum(x)), x, jnp.array([1.0, 0.5]))
+        return lax.cond(jnp.sum(ys) > 0, lambda x: conv(x, weight), lambda x: 2 * x, x)
+
+    assert _is_rewritten(f, x, weight)
+    _assert_same(f, x, weight)
+
+
+def test_a_network_without_convolutions_is_called_as_it_is() -> None:
+    calls = []
+
+    def f(x: jax.Array) -> jax.Array:
+        calls.append(type(x))
+        return x**2
+
+    x = jnp.ones(3)
+    rewritten(f, _patches)(x)
+    assert calls[-1] is type(x)  # not a traced value
+
+
+def test_a_rewritten_network_still_gets_its_key() -> None:
+    def extract(params: jax.Array, statistics: tuple, x: jax.Array, train: bool, key: jax.Array | None = None) -> tuple:
+        y = lax.conv_general_dilated(x, params, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        y = y if key is None else y * jax.random.bernoulli(key, 0.5, y.shape)
+        return y.reshape(len(x), -1), statistics
+
+    model = Model(lambda key: (Params(jnp.ones((1, 1, 1, 1)), ()), ()), extract, lambda params, z: z, random=True)
+    both = [m.extract_in_training(jnp.ones((1, 1, 1, 1)), (), jnp.ones((2, 3, 3, 1)), KEY)[0]
+            for m in (model, rewritten_model(model, _patches))]  # fmt: skip
+    np.testing.assert_array_equal(*both)
+    assert 0 < both[0].mean() < 1
+
+
+def _form(channels: int, groups: int = 1) -> Convolution:
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), groups)
+    return Convolution((channels, 8, 8, 4), (3, 3, channels // groups, 8), "float32", window)
+
+
+def test_the_rule_on_a_cpu() -> None:
+    assert choice.by_rule(_form(3))
+    assert not choice.by_rule(_form(64))
+    assert choice.by_rule(_form(64, groups=64))
+
+
+def test_what_a_setting_says_is_done() -> None:
+    assert choice.chooser("patches", 1e12, 10)(_form(64))
+    assert not choice.chooser("xla", 1e12, 10)(_form(3))
+    assert not choice.chooser("auto", 1, 10)(_form(64))
+
+
+def test_a_long_run_measures_once_and_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = []
+
+    def faster(form: Convolution, usual: bool, clients: int) -> bool:
+        asked.append(form)
+        return not usual
+
+    monkeypatch.setattr(choice, "_patches_are_faster", faster)
+    choose = choice.chooser("auto", 1e12, 10)
+    assert [choose(_form(64)), choose(_form(64)), choose(_form(3))] == [True, True, False]
+    assert asked == [_form(64), _form(3)]
+    kept = tmp_path / "fedgen" / "convolutions.json"
+    assert sorted(json.loads(kept.read_text()).values()) == [False, True]
+    kept.write_text("{")  # damaged: measured anew
+    assert choose(_form(64))
+    assert len(asked) == 3
+
+
+def test_the_measurement_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two ways of which one is made a hundred times slower, the other is chosen; what fails leaves the rule."""
+    form = _form(4)
+    usual = choice.convolve
+
+    def slower(x: jax.Array, weight: jax.Array, window: Window) -> jax.Array:
+        again = lax.scan(
+            lambda y, _: (usual(x + 1e-9 * y[0], weight, window), None), usual(x, weight, window), None, 300
+        )
+        return again[0]
+
+    def failing(x: jax.Array, weight: jax.Array, window: Window) -> jax.Array:
+        raise MemoryError
+
+    monkeypatch.setattr(choice, "convolve", slower)
+    assert not choice._patches_are_faster(form, True, 1)
+    monkeypatch.setattr(choice, "convolve", failing)
+    assert choice._patches_are_faster(form, True, 1)
+    assert not choice._patches_are_faster(form, False, 1)
