@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedgen.bench import child, suite
+from fedgen.bench import child, contenders, suite
 from fedgen.bench.child import Peer
 from fedgen.bench.machine import cnn_round_flops
 from fedgen.bench.peers.workload import write_workload
@@ -111,24 +111,40 @@ def test_a_peer_with_other_losses_is_not_compared(monkeypatch: pytest.MonkeyPatc
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(suite, "Peer", Other)
+    monkeypatch.setattr(contenders, "Peer", Other)
     bench = suite.Bench(True, lambda line: None, tmp_path)
     with ExitStack() as peers:
-        assert suite._start(bench, "pytorch", tmp_path / "w", {"fedavg": [1.0, 0.9, 0.8]}, peers) is None
-        assert suite._start(bench, "pytorch", tmp_path / "w", {"fedavg": [1.0, 0.9, 0.8017]}, peers) is not None
+        assert contenders.start_peer(bench, "pytorch", tmp_path / "w", {"fedavg": [1.0, 0.9, 0.8]}, peers) is None
+        assert (
+            contenders.start_peer(bench, "pytorch", tmp_path / "w", {"fedavg": [1.0, 0.9, 0.8017]}, peers) is not None
+        )
     assert "other losses than ours (0.80200, not 0.80000)" in bench.absent["pytorch"]
 
 
-def test_a_part_that_fails_says_so_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(bench: suite.Bench) -> None:
-        raise ValueError("no such thing")
+def _broken(bench: suite.Bench) -> None:
+    raise ValueError("no such thing")
 
-    def fine(bench: suite.Bench) -> None:
-        bench.found["memory_mb"] = 900.0
 
-    monkeypatch.setattr(suite, "PARTS", {"broken": broken, "fine": fine})
-    report = suite.run_bench(["broken", "fine"], True, lambda line: None)
-    assert report["absent"] == {"broken": "failed: ValueError: no such thing"}
+def _aborts(bench: suite.Bench) -> None:
+    bench.say("about to abort")
+    os.abort()
+
+
+def _fine(bench: suite.Bench) -> None:
+    bench.found["memory_mb"] = 900.0
+
+
+def test_a_part_that_fails_or_dies_says_so_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose process a compiler aborts."""
+    monkeypatch.setattr(suite, "PARTS", {"broken": _broken, "aborts": _aborts, "fine": _fine})
+    said: list[str] = []
+    report = suite.run_bench(["broken", "aborts", "fine"], True, said.append)
+    assert report["absent"] == {
+        "broken": "failed: ValueError: no such thing",
+        "aborts": "failed: ChildProcessError: its process ended with signal 6",
+    }
+    assert report["failed"] == ["broken", "aborts"]
+    assert said == ["about to abort"]
     assert report["memory_mb"] == 900
     assert [(row["what"], row["met"]) for row in report["targets"]] == [("peak memory of a default run", False)]
     json.dumps(report)
@@ -166,17 +182,11 @@ def test_tables_and_picture(tmp_path: Path) -> None:
 def test_the_command_writes_what_it_found_and_fails_with_a_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(bench: suite.Bench) -> None:
-        raise ValueError("no such thing")
-
-    def fine(bench: suite.Bench) -> None:
-        bench.found["memory_mb"] = 700.0
-
     for module in (suite, cli_bench):
-        monkeypatch.setattr(module, "PARTS", {"broken": broken, "fine": fine})
+        monkeypatch.setattr(module, "PARTS", {"broken": _broken, "fine": _fine})
     result = CliRunner().invoke(app, ["bench", "--only", "fine", "--json", str(tmp_path / "new/found.json")])
     assert result.exit_code == 0, result.output
-    assert json.loads((tmp_path / "new/found.json").read_text())["targets"][0]["met"]
+    assert json.loads((tmp_path / "new/found.json").read_text())["memory_mb"] == 900
     result = CliRunner().invoke(app, ["bench"])
     assert result.exit_code == 1
     assert "Not measured: broken: failed: ValueError: no such thing" in result.output

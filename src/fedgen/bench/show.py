@@ -22,6 +22,7 @@ NAMES = {
     "pytorch-gpu": "PyTorch loop, GPU",
     "flower": "Flower's simulation",
     "pfl": "pfl",
+    "pfl-gpu": "pfl, GPU",
     "roofline": "matrix products at the measured peak",
 }
 
@@ -39,7 +40,10 @@ def machine_line(report: Report) -> str:
 
 def tables(report: Report) -> list[Table]:
     """What was measured."""
-    parts = {"rounds": _rounds, "seeds": _seeds, "resnet": _resnet, "scaling": _scaling, "targets": _targets}
+    parts = {
+        "rounds": _rounds, "seeds": _seeds, "networks": _networks, "resnet": _resnet, "pfl_cifar10": _pfl_cifar10,
+        "scaling": _scaling, "targets": _targets,
+    }  # fmt: skip
     return [build(report) for part, build in parts.items() if report.get(part)]
 
 
@@ -72,12 +76,43 @@ def _seeds(report: Report) -> Table:
     return _table(f"{seeds['at_once']} runs at once", ("ms", "range"), rows)
 
 
+def _networks(report: Report) -> Table:
+    found = report["networks"]
+    ours = found["built in"]["seconds"]
+    rows: list[list[Cell]] = [
+        [Text(name), _ms(timing["seconds"], ".2f"), _range(timing, ".2f"), Number(timing["seconds"] / ours)]
+        for name, timing in found.items()
+    ]
+    return _table("The paper's CNN, a FedAvg round", ("ms", "range", "times the built-in one"), rows)
+
+
 def _resnet(report: Report) -> Table:
     found = report["resnet"]
-    name = Text(f"{found['clients']} clients × {found['steps']} steps")
-    step = Number(1e3 * found["seconds_per_client_step"], form=".1f")
-    title = f"A residual network of {found['parameters'] / 1e6:.1f} million parameters, 32×32×3, batches of 32"
-    return _table(title, ("s", "ms per client and step"), [[name, Number(found["round"]["seconds"]), step]])
+    ours = found["rounds"]["float32"]["seconds"]
+    rows: list[list[Cell]] = [
+        [Text(NAMES.get(name, name)), _ms(timing["seconds"]), _range(timing, ".1f"), Number(timing["seconds"] / ours)]
+        for name, timing in found["rounds"].items()
+    ]
+    title = (
+        f"A {found['network']} network of {found['parameters'] / 1e6:.1f} million parameters, 32×32×3,"
+        f" {found['clients']} clients × {found['steps']} steps of 32"
+    )
+    return _table(title, ("ms", "range", "times ours"), rows)
+
+
+def _pfl_cifar10(report: Report) -> Table:
+    found = report["pfl_cifar10"]
+    ours = found["round"]["ours"]["seconds"]
+    rows: list[list[Cell]] = [
+        [Text(NAMES.get(name, name)), _ms(timing["seconds"]), _range(timing, ".1f"), Number(timing["seconds"] / ours)]
+        for name, timing in found["round"].items()
+    ]
+    for precision, whole in found["ours"].items():
+        note = Text(f"and {whole['compiling']:.1f} s compiling")
+        name = f"ours, {found['rounds']} rounds with evaluation, {precision}"
+        rows.append([Text(name), _ms(whole["seconds"], ".0f"), note, Text("")])
+    data = "CIFAR-10" if found["real"] else "images of CIFAR-10's form"
+    return _table(f"pfl's CIFAR-10 benchmark, {data}: a round", ("ms", "range", "times ours"), rows)
 
 
 def _scaling(report: Report) -> Table:

@@ -9,7 +9,9 @@ import numpy as np
 
 from fedgen.bench.peers.workload import Workload
 from fedgen.config import resolve
+from fedgen.core.contract import Model, Params, Tree
 from fedgen.core.recipe import Shard, draw_batches
+from fedgen.core.streams import stream
 from fedgen.data.dataset import Dataset
 from fedgen.runs.cohort import draw_cohort
 from fedgen.simulator.setup import Setup, prepare
@@ -47,15 +49,20 @@ class SimulatorBench:
         return float(np.asarray(self._state.loss)[0])  # waits for the result
 
 
-def set_up(algorithm: str, dataset: Dataset | None = None, **settings: Any) -> Setup:
-    """The paper's settings for MNIST, or others."""
+def set_up(algorithm: str, dataset: Dataset | None = None, network: Model | None = None, **settings: Any) -> Setup:
+    """The paper's settings for MNIST, or others; with other data or another network."""
     layer = {"algorithms": [algorithm], **{key.replace("__", "."): value for key, value in settings.items()}}
+    own = set()
     if dataset is not None:
         layer["dataset"] = dataset.name
-    return prepare(resolve(layer, own=() if dataset is None else ("dataset",)), dataset)
+        own.add("dataset")
+    if network is not None:
+        layer["model"] = "own"
+        own.add("model")
+    return prepare(resolve(layer, own=own), dataset, network)
 
 
-def workload_of(setup: Setup, rounds: int) -> Workload:
+def workload_of(setup: Setup, rounds: int, network: str = "paper-cnn") -> Workload:
     """The draws that the simulator makes in the first rounds of seed 0, and its first model in PyTorch's shapes."""
     inputs = jax.tree.map(lambda a: a[0], setup.inputs("fedavg", (0,)))
     data, federation = setup.data, setup.federation
@@ -70,8 +77,22 @@ def workload_of(setup: Setup, rounds: int) -> Workload:
     for round in range(rounds):
         cohort = draw_cohort(inputs.key, jnp.int32(round), setup.config.users, setup.config.active)
         rows.append([np.asarray(rows_of(jnp.int32(round), user)) for user in cohort])
-    server = setup.program("fedavg", setup.inputs("fedavg", (0,)), False).init(setup.inputs("fedavg", (0,))).server
-    params, statistics = jax.tree.map(lambda a: np.asarray(a[0]), (server.params, server.statistics))
+    params, statistics = jax.tree.map(np.asarray, setup.task.model.init(stream(inputs.key, "model")))
+    state_dict = setup.task.model.state_dict or _of_the_cnn
+    model = state_dict(params, statistics)
+    contiguous = {name: np.ascontiguousarray(value) for name, value in model.items()}
+    return Workload(
+        np.asarray(data.x),
+        np.asarray(data.y).astype(np.int64),
+        np.array(rows, np.int64),
+        np.array(setup.config.lr),
+        contiguous,
+        network,
+    )
+
+
+def _of_the_cnn(params: Params, statistics: Tree) -> dict[str, np.ndarray]:
+    """The built-in CNN's parameters under the names of the same network in PyTorch."""
     model: dict[str, np.ndarray] = {}
     for layer, (number, inputs_, outputs) in enumerate(((0, 1, 6), (3, 6, 16))):
         conv, norm = params.extractor[f"conv{layer}"], params.extractor[f"norm{layer}"]
@@ -87,11 +108,4 @@ def workload_of(setup: Setup, rounds: int) -> Workload:
         }
     for number, linear in ((7, params.extractor["linear"]), (8, params.predictor)):
         model |= {f"{number}.weight": linear["weight"].T, f"{number}.bias": linear["bias"]}
-    contiguous = {name: np.ascontiguousarray(value) for name, value in model.items()}
-    return Workload(
-        np.asarray(data.x),
-        np.asarray(data.y).astype(np.int64),
-        np.array(rows, np.int64),
-        np.array(setup.config.lr),
-        contiguous,
-    )
+    return model

@@ -1,49 +1,29 @@
 """The parts of the benchmark; the failure of one is reported, and the others go on."""
 
+import pickle
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from fedgen.bench.child import Peer, command, missing
+from fedgen.bench.child import command
+from fedgen.bench.contenders import LOSS_ROUNDS, PEERS, Bench, start_peer
 from fedgen.bench.machine import MatrixPeak, cnn_round_flops, describe
+from fedgen.bench.networks import brought, pfl_cifar10, residual
 from fedgen.bench.peers.workload import write_workload
-from fedgen.bench.scaling import CURVES, curve, noise
+from fedgen.bench.scaling import CURVES, curve
 from fedgen.bench.simulator import SimulatorBench, set_up, workload_of
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, take_turns
-from fedgen.core.trees import count
-from fedgen.simulator.devices import available_cores
+from fedgen.simulator.devices import use_machine_well
 from fedgen.simulator.run import run as simulate
 from fedgen.version import __version__
-
-SAME_LOSS = 1e-3  # relative: the same arithmetic in another order of sums
-LOSS_ROUNDS = 3  # rounds whose losses are compared
-# contender -> (its module, what must be installed, arguments after the workload)
-PEERS: dict[str, tuple[str, tuple[str, ...], Callable[[], list[str]]]] = {
-    "pytorch": ("torch_loop", ("torch",), lambda: ["1"]),
-    "pytorch-2-processes": ("torch_loop", ("torch",), lambda: ["2"]),
-    "pytorch-gpu": ("torch_loop", ("torch",), lambda: ["1", "cuda"]),
-    "pfl": ("pfl_simulation", ("torch", "pfl"), list),
-    "flower": ("flower_simulation", ("torch", "flwr", "ray"), lambda: [str(available_cores())]),
-}
-
-
-@dataclass
-class Bench:
-    """The state that the parts share, and their results."""
-
-    quick: bool
-    say: Callable[[str], None]
-    folder: Path
-    found: dict[str, Any] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)  # part or contender -> why
-    failed: list[str] = field(default_factory=list)  # parts
 
 
 def rounds(bench: Bench) -> None:
@@ -65,12 +45,12 @@ def rounds(bench: Bench) -> None:
     repeats = 3 if bench.quick else 15
     with ExitStack() as peers:
         for name in PEERS:
-            if name != "flower" and (peer := _start(bench, name, workload, losses, peers)):
+            if name not in ("flower", "pfl-gpu") and (peer := start_peer(bench, name, workload, losses, peers)):
                 contenders[name] = peer.round
         bench.say("training: " + ", ".join(contenders))
         seconds = take_turns(contenders, repeats, bench.absent)
     with ExitStack() as peers:  # alone: its threads and processes are busy even while they wait
-        if peer := _start(bench, "flower", workload, losses, peers):
+        if peer := start_peer(bench, "flower", workload, losses, peers):
             bench.say("training: fedavg, flower")
             beside = take_turns({"fedavg": fedavg.round, "flower": peer.round}, repeats, bench.absent)
             if "flower" in beside:
@@ -94,38 +74,6 @@ def rounds(bench: Bench) -> None:
     bench.found["ratios"] = {name: timing.seconds / ours for name, timing in found.items() if name != "fedavg"}
     bench.found["ratios"]["roofline"] = flops / peak_flops / ours
     bench.found["losses"] = losses
-
-
-def _start(bench: Bench, name: str, workload: Path, losses: dict[str, list[float]], stack: ExitStack) -> Peer | None:
-    """A peer that runs and reaches our losses; any other is left out, with the reason."""
-    module, needed, arguments = PEERS[name]
-    if name == "pytorch-gpu" and not _torch_sees_a_gpu():
-        if jax.default_backend() != "cpu":
-            bench.absent[name] = "PyTorch has no GPU here"
-        return None
-    if absent := missing(*needed):
-        bench.absent[name] = f"{absent} is not installed (pip install '.[bench]' in FedGen's folder)"
-        return None
-    bench.say(f"starting {name}")
-    try:
-        peer = stack.enter_context(closing(Peer(module, str(workload), *arguments())))
-        losses[name] = peer.play(LOSS_ROUNDS)["losses"]
-    except Exception as error:
-        bench.absent[name] = f"failed: {error}"
-        return None
-    for ours, theirs in zip(losses["fedavg"], losses[name], strict=True):
-        if abs(ours - theirs) > SAME_LOSS * abs(ours):
-            bench.absent[name] = f"reaches other losses than ours ({theirs:.5f}, not {ours:.5f}), so it is not compared"
-            return None
-    return peer
-
-
-def _torch_sees_a_gpu() -> bool:
-    if jax.default_backend() == "cpu" or missing("torch"):
-        return False
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def start(bench: Bench) -> None:
@@ -175,30 +123,8 @@ def seeds(bench: Bench) -> None:
     }  # fmt: skip
 
 
-def resnet(bench: Bench) -> None:
-    """A network of 2.8 million parameters on CIFAR-size images."""
-    on_cpu = jax.default_backend() == "cpu"
-    clients, steps = (2, 2) if on_cpu else (10, 20)
-    bench.say("resnet")
-    setup = set_up("fedavg", noise(32, 3), model="resnet", partition="iid", users=20, active=clients, local_steps=steps)
-    ours = SimulatorBench(setup, "fedavg", rounds=1)
-    ours.round()
-    timing = Timing.of([ours.round() for _ in range(2 if bench.quick else 5)])
-    bench.found["resnet"] = {
-        "parameters": count(jax.eval_shape(setup.task.model.init, jax.random.key(0))[0]),
-        "clients": clients,
-        "steps": steps,
-        "round": timing,
-        "seconds_per_client_step": timing.seconds / (clients * steps),
-    }
-
-
-def _scaling(name: str) -> Callable[[Bench], None]:
-    def part(bench: Bench) -> None:
-        bench.found.setdefault("scaling", {})[name] = curve(name, bench.quick, bench.say)
-
-    part.__doc__ = CURVES[name].__doc__
-    return part
+def _scaling(name: str, bench: Bench) -> None:
+    bench.found.setdefault("scaling", {})[name] = curve(name, bench.quick, bench.say)
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
@@ -206,23 +132,29 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "start": start,
     "memory": memory,
     "seeds": seeds,
-    "resnet": resnet,
-    **{name: _scaling(name) for name in CURVES},
+    "networks": brought,
+    "resnet": residual,
+    "pfl-cifar10": pfl_cifar10,
+    **{name: partial(_scaling, name) for name in CURVES},
 }
 
 
 def run_bench(parts: Sequence[str], quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Everything that was measured, ready for JSON."""
-    machine = describe()
+    """Everything that was measured, ready for JSON.
+
+    Each part has a process of its own: what one leaves behind cannot slow down another, and a compiler that aborts
+    takes no other result with it.
+    """
     with tempfile.TemporaryDirectory(prefix="fedgen-bench-") as folder:
         bench = Bench(quick, say, Path(folder))
-        for name in parts:
+        for name, part in {"machine": _machine, **{name: PARTS[name] for name in parts}}.items():
             try:
-                PARTS[name](bench)
+                _measure_alone(part, bench)
             except Exception as error:
                 bench.absent[name] = f"failed: {type(error).__name__}: {error}"
                 bench.failed.append(name)
     found = as_json(bench.found)
+    machine = found.pop("machine")
     return {
         "version": __version__,
         "machine": machine,
@@ -232,3 +164,51 @@ def run_bench(parts: Sequence[str], quick: bool, say: Callable[[str], None]) -> 
         "absent": bench.absent,
         "failed": bench.failed,
     }
+
+
+def _machine(bench: Bench) -> None:
+    bench.found["machine"] = describe()
+
+
+def _measure_alone(part: Callable[[Bench], None], bench: Bench) -> None:
+    """Measure a part in a new process, and add what it found."""
+    ours, theirs = (context := get_context("spawn")).Pipe()
+    process = context.Process(target=_measure, args=(part, bench.quick, bench.folder, theirs))
+    process.start()
+    theirs.close()
+    try:
+        while (message := ours.recv())[0] == "say":
+            bench.say(message[1])
+    except EOFError:
+        process.join()
+        ended = f"signal {-process.exitcode}" if (process.exitcode or 0) < 0 else f"code {process.exitcode}"
+        raise ChildProcessError(f"its process ended with {ended}") from None
+    process.join()
+    _, found, absent, error = message
+    _merge(bench.found, found)
+    bench.absent |= absent
+    if error is not None:
+        raise error
+
+
+def _measure(part: Callable[[Bench], None], quick: bool, folder: Path, connection: Any) -> None:
+    use_machine_well()
+    bench = Bench(quick, lambda line: connection.send(("say", line)), folder)
+    error = None
+    try:
+        part(bench)
+    except Exception as raised:
+        error = raised
+        try:
+            pickle.loads(pickle.dumps(raised))
+        except Exception:  # not every exception can be sent
+            error = RuntimeError(f"{type(raised).__name__}: {raised}")
+    connection.send(("done", bench.found, bench.absent, error))
+
+
+def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value

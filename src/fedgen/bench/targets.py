@@ -34,21 +34,77 @@ def _throughput(found: Found, runs: int, name: str) -> float:
     return runs * seconds[1.0] / seconds[float(runs)]
 
 
+def _brought(found: Found) -> float:
+    """The slowest way of bringing the paper's CNN, beside the built-in one."""
+    rounds = found["networks"]
+    return max(timing["seconds"] for timing in rounds.values()) / rounds["built in"]["seconds"]
+
+
+def _peer(found: Found, part: str, peer: str, ours: str) -> float:
+    rounds = found[part]["rounds" if part == "resnet" else "round"]
+    return rounds[peer]["seconds"] / rounds[ours]["seconds"]
+
+
+def _whole_pfl(found: Found) -> float:
+    whole = found["pfl_cifar10"]
+    if whole["rounds"] != 1500:
+        raise KeyError("a shorter run")
+    return float(min(one["seconds"] for one in whole["ours"].values()))
+
+
 CPU = [
-    Target("a FedAvg round / its roofline", lambda f: 1 / f["ratios"]["roofline"], 4, True, "×"),
+    Target("a FedAvg round / its roofline", lambda f: 1 / f["ratios"]["roofline"], 3.5, True, "×"),
     Target("PyTorch loop / FedAvg round", lambda f: f["ratios"]["pytorch"], 5, False, "×"),
     Target("PyTorch in 2 processes / FedAvg round", lambda f: f["ratios"]["pytorch-2-processes"], 2.5, False, "×"),
     Target("Flower's simulation / FedAvg round", lambda f: f["ratios"]["flower"], 5, False, "×"),
     Target("pfl / FedAvg round", lambda f: f["ratios"]["pfl"], 5, False, "×"),
-    Target("FedGen round / FedAvg round", lambda f: _over(f, "fedgen", "fedavg"), 1.5, True, "×"),
+    Target("FedGen round / FedAvg round", lambda f: _over(f, "fedgen", "fedavg"), 1.4, True, "×"),
     Target("evaluation / FedAvg round", lambda f: _over(f, "evaluation", "fedavg"), 0.5, True, "×"),
+    Target("the paper's CNN brought from outside / built in", _brought, 1.5, True, "×"),
+    Target(
+        "ResNet-18: PyTorch in 2 processes / ours",
+        lambda f: _peer(f, "resnet", "pytorch-2-processes", "float32"),
+        1,
+        False,
+        "×",
+    ),
     Target("peak memory of a default run", lambda f: f["memory_mb"], 800, True, "MB"),
     Target("second start to its first round", lambda f: f["start"]["cached"], 10, True, "s"),
 ]
 GPU = [
-    Target("FedAvg round, 3 seeds", lambda f: 1e3 * f["seeds"]["rounds"]["fedavg"]["seconds"], 4, True, "ms"),
-    Target("FedGen round, 3 seeds", lambda f: 1e3 * f["seeds"]["rounds"]["fedgen"]["seconds"], 7, True, "ms"),
+    Target("FedAvg round, 3 seeds", lambda f: 1e3 * f["seeds"]["rounds"]["fedavg"]["seconds"], 2.2, True, "ms"),
+    Target("FedGen round, 3 seeds", lambda f: 1e3 * f["seeds"]["rounds"]["fedgen"]["seconds"], 5.5, True, "ms"),
     Target("200 rounds of FedGen, 3 seeds", _whole_run, 4, True, "s"),
+    Target("the paper's CNN brought from outside / built in", _brought, 1.3, True, "×"),
+    Target(
+        "residual network: PyTorch loop / ours", lambda f: _peer(f, "resnet", "pytorch-gpu", "float32"), 2, False, "×"
+    ),
+    Target(
+        "residual network: PyTorch loop / ours in TF32",
+        lambda f: _peer(f, "resnet", "pytorch-gpu", "tf32"),
+        4.5,
+        False,
+        "×",
+    ),
+    Target(
+        "residual network: PyTorch loop / ours in bfloat16",
+        lambda f: _peer(f, "resnet", "pytorch-gpu", "bfloat16"),
+        7,
+        False,
+        "×",
+    ),
+    Target("pfl's CNN: PyTorch loop / ours", lambda f: _peer(f, "pfl_cifar10", "pytorch-gpu", "ours"), 25, False, "×"),
+    Target(
+        "pfl's CNN: PyTorch loop / ours in TF32",
+        lambda f: _peer(f, "pfl_cifar10", "pytorch-gpu", "ours, tf32"),
+        30,
+        False,
+        "×",
+    ),
+    Target("pfl's CIFAR-10 benchmark, whole", _whole_pfl, 25, True, "s"),
+    Target(
+        "pfl / ours on its CIFAR-10 benchmark", lambda f: _peer(f, "pfl_cifar10", "pfl-gpu", "ours"), 20, False, "×"
+    ),
     Target("throughput of 32 runs of FedAvg / of one", lambda f: _throughput(f, 32, "runs"), 8, False, "×"),
     Target("throughput of 32 runs of FedGen / of one", lambda f: _throughput(f, 32, "runs-of-fedgen"), 8, False, "×"),
 ]

@@ -17,7 +17,21 @@ errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 # Those of fedgen.bench.suite, which is slow to import.
-PARTS = ("rounds", "start", "memory", "seeds", "resnet", "users", "cohort", "runs", "runs-of-fedgen", "steps", "images")
+PARTS = (
+    "rounds",
+    "start",
+    "memory",
+    "seeds",
+    "networks",
+    "resnet",
+    "pfl-cifar10",
+    "users",
+    "cohort",
+    "runs",
+    "runs-of-fedgen",
+    "steps",
+    "images",
+)
 
 
 def bench(
@@ -37,7 +51,6 @@ def bench(
     from fedgen.bench.show import machine_line, markdown, picture, tables
     from fedgen.bench.suite import run_bench
     from fedgen.report.terminal import terminal
-    from fedgen.simulator.devices import use_machine_well
 
     for name in (*(only or ()), *(skip or ())):
         if name not in PARTS:
@@ -50,7 +63,6 @@ def bench(
     for path in (json_, markdown_, picture_):
         if path is not None:
             check_writable(path)
-    use_machine_well()
     report = run_bench(chosen, quick, lambda line: errors.print(f"… {line}"))
     console.print(machine_line(report))
     for table in tables(report):

@@ -61,12 +61,12 @@ class Turns(TrainingProcessCallback):
         return not self._driver.begin(), Metrics()
 
 
-def main(path: str) -> None:
+def main(path: str, device: str = "cpu") -> None:
     """Run rounds as the benchmark requests them."""
     driver = Driver()
     torch.set_num_threads(1)
     workload = read_workload(path)
-    samples = Samples(workload)
+    samples = Samples(workload, device)
     active, _, batch = workload.rows.shape[1:]
     drawn = 0
 
@@ -79,7 +79,7 @@ def main(path: str) -> None:
         rows = samples.of(number // active, number % active).reshape(-1)  # one epoch over it in order is the T batches
         return Dataset(raw_data=(samples.x[rows], samples.y[rows]), user_id=str(number))
 
-    layers = Network(network(workload))
+    layers = Network(network(workload)).to(device)
     model = PyTorchModel(layers, torch.optim.SGD, torch.optim.SGD(layers.parameters(), lr=1.0))
     data = FederatedDataset(dataset, next_user)
     FederatedAveraging().run(

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from fedgen.bench.peers.torch_networks import NETWORKS
 from fedgen.bench.peers.workload import Workload
 
 
@@ -20,13 +21,9 @@ class Samples:
         return self.rows[round % len(self.rows), user]
 
 
-def network(workload: Workload) -> nn.Sequential:
-    """The paper's CNN for MNIST, with the workload's weights."""
-    model = nn.Sequential(
-        nn.Conv2d(1, 6, 3, stride=2, padding=1), nn.BatchNorm2d(6), nn.ReLU(),
-        nn.Conv2d(6, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.Flatten(), nn.Linear(784, 32), nn.Linear(32, 10),
-    )  # fmt: skip
+def network(workload: Workload) -> nn.Module:
+    """The workload's network, with its weights."""
+    model = NETWORKS[workload.network]()
     model.load_state_dict({name: torch.from_numpy(value) for name, value in workload.model.items()})
     return model
 
