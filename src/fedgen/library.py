@@ -24,8 +24,9 @@ def simulate(
 
     `settings` are those of the command line (`rounds=50`, `preset="reference"` ...), `options` those of one
     algorithm, the partition or the model (`{"fedgen.beta": 1.0}`). `data` and `model` bring one's own arrays
-    (`fedgen.from_arrays`) and network (`fedgen.Model`, or a module of Flax, Equinox or PyTorch), or name them as the command does (`data="mnist"`,
-    `model="mlp"`, `model="my.module:function"`). With `out`, a run folder is written there.
+    (`fedgen.from_arrays`) and network (`fedgen.Model`, or a module of Flax, Equinox or PyTorch), or name them as the
+    command does (`data="mnist"`, `model="mlp"`, `model="my.module:function"`). With `out`, a run folder is written
+    there.
     """
     layer = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms), **settings}
     own = set()

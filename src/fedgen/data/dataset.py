@@ -47,8 +47,8 @@ def from_arrays(
 ) -> Dataset:
     """A dataset of the given arrays, checked.
 
-    Samples are kept as bytes (which a network gets scaled), float32, or int32: the words of a text, say, which a network
-    looks up in its embeddings. Labels are whole numbers from 0.
+    Samples are kept as bytes (which a network gets scaled), as float32, or as int32: the words of a text, say, which a
+    network looks up in its embeddings. Labels are whole numbers from 0.
     """
     parts = {}
     for part, xs, ys in (("train", x_train, y_train), ("test", x_test, y_test)):

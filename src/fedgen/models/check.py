@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedgen.core.contract import Array, Params, Task, Tree
+from fedgen.core.contract import Params, Task, Tree
 from fedgen.errors import FedgenError
 
 _BATCH = 2  # samples that the shapes are found with
@@ -26,7 +26,7 @@ def check_model(task: Task) -> None:
         found = jax.eval_shape(lambda *a: model.extract(*a, False), params.extractor, statistics, x)
         trained = jax.eval_shape(model.extract_in_training, params.extractor, statistics, x, key)
     z = _checked_features(found, statistics, "extract")
-    if alike(_checked_features(trained, statistics, "extract in training")) != alike(z):
+    if _form(_checked_features(trained, statistics, "extract in training")) != _form(z):
         raise FedgenError("the model's extract gives features of another shape or type in training than in evaluation")
     with saying(f"the model's predict does not take features of shape {z.shape[1:]}"):
         logits = jax.eval_shape(model.predict, params.predictor, z)
@@ -54,7 +54,7 @@ def _checked_features(found: Any, statistics: Tree, what: str) -> Any:
     if not isinstance(found, tuple) or len(found) != 2:
         raise FedgenError(f"the model's {what} gives {described(found)}; it must give (z, statistics)")
     z = vectors(found[0], f"what the model's {what} gives")
-    if jax.tree.map(alike, found[1]) != jax.tree.map(alike, statistics):
+    if _form(found[1]) != _form(statistics):
         raise FedgenError(
             f"the model's {what} gives statistics of another form than those that init gives and that it got"
         )
@@ -71,9 +71,10 @@ def vectors(z: Any, what: str) -> Any:
     return z
 
 
-def alike(a: Any) -> tuple[Any, ...]:
-    """Equal for arrays of the same shape and type."""
-    return tuple(a.shape), a.dtype
+def _form(tree: Tree) -> tuple[Any, ...]:
+    """Equal for trees of one structure whose arrays have the same shapes and types."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(tuple(a.shape), a.dtype) for a in leaves]
 
 
 def is_floating(a: Any) -> bool:
@@ -97,6 +98,8 @@ def saying(what: str) -> Iterator[None]:
         yield
     except FedgenError:
         raise
-    except Exception as error:  # any: it comes from the user's code, or from a framework that this package need not have
+    except (
+        Exception
+    ) as error:  # any: it comes from the user's code, or from a framework that this package need not have
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise FedgenError(f"{what}: {lines[0] if lines else type(error).__name__}") from error

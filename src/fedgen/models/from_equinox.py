@@ -20,8 +20,8 @@ Module = Any  # an Equinox module, (module, state), or a function key -> either
 def from_equinox(module: Module, predictor: str | Module | None = None, *, sample: Any) -> Model:
     """An Equinox network, which takes one sample, as a model.
 
-    `module` is a module, a pair (module, state) as `eqx.nn.make_with_state` gives it, or a function that makes either of
-    a random key, so that each seed starts with other parameters. Its `predictor` is the part from the layer of that
+    `module` is a module, a pair (module, state) as `eqx.nn.make_with_state` gives it, or a function that makes either
+    of a random key, so that each seed starts with other parameters. Its `predictor` is the part from the layer of that
     name on ("head", "layers.2"): by default the last layer that has parameters. It can also be a module of its own that
     takes what `module` gives. `sample` is one sample, or the shape of one where they are of floating-point numbers.
 
@@ -127,7 +127,7 @@ def _watched(module: Any, watch: Sequence[str], note: Callable[[str, Array], Arr
         path = name.split(".") if name else []
         try:
             layer = _at(module, path)
-        except (AttributeError, IndexError, KeyError, TypeError):
+        except (AttributeError, IndexError, KeyError, ValueError):
             raise FedgenError(f"{kind} has no layer '{name}'") from None
         noting = _Noting(layer, partial(note, name))
         module = eqx.tree_at(lambda tree, path=path: _at(tree, path), module, noting) if path else noting
@@ -138,8 +138,10 @@ def _at(tree: Any, path: Sequence[str]) -> Any:
     for place in path:
         if isinstance(tree, dict):
             tree = tree[place]
+        elif isinstance(tree, list | tuple):
+            tree = tree[int(place)]
         else:
-            tree = tree[int(place)] if place.isdigit() else getattr(tree, place)
+            tree = getattr(tree, place)
     return tree
 
 
@@ -160,7 +162,7 @@ def _batch_axis(module: Any) -> Any:
     norms = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, eqx.nn.BatchNorm))
     axes = {norm.axis_name for norm in norms if isinstance(norm, eqx.nn.BatchNorm)}
     if len(axes) > 1:
-        raise FedgenError(f"the BatchNorm layers name different axes, {sorted(map(str, axes))}; there is one of samples")
+        raise FedgenError(f"the BatchNorm layers name several axes ({sorted(map(str, axes))}); samples are along one")
     return next(iter(axes), "batch")
 
 

@@ -7,9 +7,10 @@ from flax import nnx
 
 from fedgen.core.contract import Model
 from fedgen.errors import FedgenError
+from fedgen.models.check import described
 from fedgen.models.flax_linen import linen_network
-from fedgen.models.network import Network
 from fedgen.models.flax_nnx import nnx_network
+from fedgen.models.network import Network
 from fedgen.models.split import joined, split
 
 Module = Any  # a linen or nnx module, or a function key -> nnx module
@@ -39,4 +40,4 @@ def _network(module: Module, sample: Any) -> Network:
         return nnx_network(lambda key: nnx.clone(module))
     if callable(module):
         return nnx_network(module)
-    raise FedgenError(f"from_flax takes a linen or nnx module, or a function that makes one, not a {type(module).__name__}")
+    raise FedgenError(f"from_flax takes a linen or nnx module, or a function that makes one, not {described(module)}")

@@ -35,8 +35,9 @@ def model_by_name(name: str, sample: jax.ShapeDtypeStruct, classes: int, options
         inspect.signature(builder).bind(sample.shape, classes, **options)
     except TypeError as error:
         raise FedgenError(f"model '{name}' with options {dict(options)}: {error}") from error
+    network = builder(sample.shape, classes, **options)
     try:
-        return as_model(builder(sample.shape, classes, **options), sample, classes)
+        return as_model(network, sample, classes)
     except FedgenError as error:
         raise FedgenError(f"model '{name}': {error}") from error
 

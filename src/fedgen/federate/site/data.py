@@ -62,7 +62,7 @@ def checked_samples(
 def checked_shape(x: NDArray[Any], shape: tuple[int, ...], task: TaskSettings, what: str) -> NDArray[Any]:
     """Samples of the required shape and type; a missing channel axis is added.
 
-    Other floats become float32, and other whole numbers int32 where that is the type (bytes do not: they are images).
+    Other floats become float32, and other whole numbers int32, where that is the type.
     """
     x = np.asarray(x)
     if x.shape[1:] == shape[:-1] and shape[-1] == 1:
