@@ -98,8 +98,6 @@ def saying(what: str) -> Iterator[None]:
         yield
     except FedgenError:
         raise
-    except (
-        Exception
-    ) as error:  # any: it comes from the user's code, or from a framework that this package need not have
+    except Exception as error:  # of any type: it comes from the user's code, or from a framework
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise FedgenError(f"{what}: {lines[0] if lines else type(error).__name__}") from error

@@ -10,6 +10,7 @@ from flax import nnx
 
 from fedgen.core.contract import Array
 from fedgen.errors import FedgenError
+from fedgen.models.check import described, saying
 from fedgen.models.network import Named, Network, Ran, first_changed, init_of, mode_arguments, sort_numbers
 
 Path = tuple[str | int, ...]
@@ -17,7 +18,10 @@ Path = tuple[str | int, ...]
 
 def nnx_network(make: Callable[[Array], nnx.Module]) -> Network:
     """The network of the nnx module that is made of a key, with names such as "layers.0.kernel" and "norm.mean"."""
-    module = nnx.eval_shape(lambda: make(jax.random.key(0)))
+    with saying("the Flax network cannot be made"):
+        module = nnx.eval_shape(lambda: make(jax.random.key(0)))
+    if not isinstance(module, nnx.Module):
+        raise FedgenError(f"from_flax takes a function that makes an nnx module of a key, not {described(module)}")
     kind = f"the Flax network {type(module).__name__}"
     graphs = {}
     for train in (False, True):
