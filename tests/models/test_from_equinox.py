@@ -105,20 +105,21 @@ def test_counters_are_averaged_to_counters_and_weigh_nothing() -> None:
 
 
 def test_dropout_draws_by_the_key_for_each_sample() -> None:
-    model = fedgen.from_equinox(lambda key: Net(key, rate=0.25), sample=X[0])
+    """A quarter of the features is zero, others with another key, and those that are left grow by 4/3."""
+    without, model = (fedgen.from_equinox(lambda key, rate=rate: Net(key, rate), sample=X[0]) for rate in (0.0, 0.25))
     params, statistics = model.init(KEY)
-    extract = jax.jit(model.extract, static_argnums=3)
-    x = jnp.broadcast_to(jnp.abs(X[:1]), (4000, 8, 8, 1)) + 0.01 * jax.random.normal(KEY, (4000, 8, 8, 1))
-    first, second = (
-        np.asarray(extract(params.extractor, statistics, x, True, jax.random.key(seed))[0]) for seed in (1, 2)
+    extract = jax.jit(model.extract_in_training)
+    x = jax.random.normal(KEY, (4000, 8, 8, 1))
+    whole, _ = jax.jit(without.extract_in_training)(params.extractor, statistics, x, KEY)
+    first, second, again = (
+        np.asarray(extract(params.extractor, statistics, x, jax.random.key(seed))[0]) for seed in (1, 2, 1)
     )
-    again = extract(params.extractor, statistics, x, True, jax.random.key(1))[0]
-    # Of samples that are almost the same, a feature that is ever positive and large is 0 only where it was dropped.
-    shown = first[:, np.sort(first, axis=0)[len(x) // 2] > 0.1]
-    assert shown.size
-    assert abs(np.mean(shown == 0) - 0.25) < 0.05
+    shown = np.asarray(whole) > 0  # where ReLU did not make it 0 before
+    assert abs(np.mean(first[shown] == 0) - 0.25) < 0.03
+    left = first > 0
+    np.testing.assert_allclose(first[left], np.asarray(whole)[left] / 0.75, rtol=1e-5)
     assert np.array_equal(first, again)
-    assert not np.array_equal(first == 0, second == 0)
+    assert abs(np.mean(first[shown & (second == 0)] == 0) - 0.25) < 0.06, "drawn anew"
 
 
 def test_modules_with_their_state_and_functions_of_a_key() -> None:
@@ -202,7 +203,7 @@ RUNS = [
     for mode in ("batch", "ema")
     for algorithm in ("fedavg", "fedgen")
     for share in ("all", "predictor")
-    for quick in [(mode, algorithm, share) == ("ema", "fedgen", "all")]
+    for quick in [(mode, algorithm, share) == ("ema", "fedavg", "all")]
 ]
 
 
@@ -213,4 +214,6 @@ def test_rounds_of_a_simulation(mode: Mode, algorithm: str, share: str) -> None:
     settings = {key: value for key, value in SMALL.items() if "." not in key and key not in ("dataset", "model")}
     settings |= {"rounds": 2, "share": share}
     (row,) = fedgen.simulate(algorithm, data=small_data(), model=model, options=options, **settings)["results"]
-    assert row["accuracy"] > 0
+    assert len(row["curve"]) == 2
+    assert not row.get("diverged_at")
+    assert (row["accuracy"] is None) == (share == "predictor"), "then only users have whole models"

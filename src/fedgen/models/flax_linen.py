@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fedgen.core.contract import Array
+from fedgen.models.check import saying
 from fedgen.models.network import (
     Named,
     Network,
@@ -29,7 +30,9 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
         x = jnp.zeros((1, *form.shape), form.dtype)
         return flatten_dict(nn.unbox(module.init(key, x, **mode_arguments(module.__call__, False))), sep="/")
 
-    numbers = sort_numbers(everything, lambda name: name.startswith(_PARAMS))
+    kind = f"the Flax network {type(module).__name__}"
+    with saying(f"{kind} does not take samples of shape {form.shape} of {form.dtype}"):
+        numbers = sort_numbers(everything, lambda name: name.startswith(_PARAMS))
     changing = sorted({name.partition("/")[0] for name in numbers.state})  # collections
 
     def run(
@@ -59,4 +62,4 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
         return Ran(output, {name: after[name] for name in state}, called, got[0] if len(watch) == 1 and got else None)
 
     layers = dict.fromkeys(name.removeprefix(_PARAMS).rpartition("/")[0] for name in numbers.parameters)
-    return Network(f"the Flax network {type(module).__name__}", init_of(everything, numbers), run, tuple(layers))
+    return Network(kind, init_of(everything, numbers), run, tuple(layers))

@@ -51,6 +51,7 @@ def nnx_network(make: Callable[[Array], nnx.Module]) -> Network:
         values = {**numbers.constants, **parameters, **state, **_begun(streams, leaves, key)}
         filled = {p: _filled(leaf, values[_name(p)]) for p, leaf in leaves.items()}
         network = nnx.merge(graphs[train], nnx.from_flat_state(filled))
+        _keep_type(network)
         with _watching(network, watch, note, kind) as call:
             output = call(x, **mode_arguments(network.__call__, train))
         after = {_name(p): _value(leaf) for p, leaf in _flat(network)}
@@ -89,6 +90,13 @@ def _watching(
     finally:
         for holder, last, layer in reversed(replaced):
             _put(holder, last, layer)
+
+
+def _keep_type(network: nnx.Module) -> None:
+    """Let BatchNorm give the type of its parameters; by itself it would give that of its statistics, float32."""
+    for _, layer in nnx.iter_modules(network):
+        if isinstance(layer, nnx.BatchNorm) and layer.dtype is None and layer.scale is not None:
+            layer.dtype = layer.scale.dtype
 
 
 def _at(holder: Any, path: Sequence[str | int]) -> Any:

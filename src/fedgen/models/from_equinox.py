@@ -7,6 +7,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
 from fedgen.core.contract import Array, Model
 from fedgen.errors import FedgenError
@@ -57,15 +59,14 @@ def _network(given: Module) -> Network:
     def run(
         parameters: Named, state: Named, x: Array, train: bool, key: Array, watch: Sequence[str] = (), z: Any = None
     ) -> Ran:
-        values = {**fixed, **numbers.constants, **parameters, **state}
-        module = jax.tree.unflatten(structure, [values[name] for name in names])
-        module = eqx.nn.inference_mode(module, value=not train)
-        held = jax.tree.unflatten(state_structure, [values[name] for name in states])
         called: list[str] = []
 
-        def one(x: Array, key: Array, z: Any) -> tuple[Any, Any, Any]:
+        def one(arrays: Named, x: Array, key: Array, z: Any) -> tuple[Any, Any, Any]:
+            values = {**fixed, **arrays}
+            module = jax.tree.unflatten(structure, [values[name] for name in names])
+            module = eqx.nn.inference_mode(module, value=not train)
+            held = jax.tree.unflatten(state_structure, [values[name] for name in states])
             got: list[Array] = []
-            called.clear()
 
             def note(name: str, given: Array) -> Array:
                 called.append(name)
@@ -75,13 +76,28 @@ def _network(given: Module) -> Network:
             output, after = _called(_watched(module, watch, note, kind), module, x, held, key, train, bool(states))
             return output, after, got[0] if len(watch) == 1 and got else None
 
-        batched = jax.vmap(one, in_axes=(0, 0, 0), out_axes=(0, None, 0), axis_name=axis)
-        output, after, seen = batched(x, jax.random.split(key, len(x)), z)
+        batched = jax.vmap(one, in_axes=(None, 0, 0, 0), out_axes=(0, None, 0), axis_name=axis)
+        arrays = {**numbers.constants, **parameters, **state}
+        output, after, seen = _traced_apart(batched, arrays, x, jax.random.split(key, len(x)), z)
         new = dict(zip(states, jax.tree.leaves(after), strict=True))
         return Ran(output, {name: new[name] for name in state}, called, seen)
 
     layers = dict.fromkeys(name.rpartition(".")[0] for name in numbers.parameters)
     return Network(kind, init_of(everything, numbers), run, tuple(layers))
+
+
+def _traced_apart(f: Callable[..., Any], *arguments: Any) -> Any:
+    """f of the arguments, traced as if there were one device.
+
+    On a mesh of devices the type of an array says where it is, and Equinox takes it for a change of type when a layer
+    sets a constant as its new state (as BatchNorm does, with mode "ema").
+    """
+    leaves, structure = jax.tree.flatten(arguments)
+    forms = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in leaves])
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        traced, form = jax.make_jaxpr(f, return_shape=True)(*forms)
+    found = zip(jaxpr_as_fun(traced)(*leaves), jax.tree.leaves(form), strict=True)
+    return jax.tree.unflatten(jax.tree.structure(form), [jnp.asarray(a, wanted.dtype) for a, wanted in found])
 
 
 def _with_state(made: Any) -> tuple[Any, Any]:

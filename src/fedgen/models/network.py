@@ -103,9 +103,9 @@ def restored(statistics: Named, forms: Named) -> dict[str, Array]:
 
 
 def zeros(forms: Named, like: Named) -> dict[str, Array]:
-    """Parameters that are not at hand and whose values do not matter, of the type of those that are."""
+    """Arrays that are not at hand and whose values do not matter, floating-point ones of the type of those that are."""
     kept = next(iter(like.values())).dtype if like else jnp.float32
-    return {name: jnp.zeros(form.shape, kept) for name, form in forms.items()}
+    return {n: jnp.zeros(form.shape, kept if _is_floating(form) else form.dtype) for n, form in forms.items()}
 
 
 def first_changed(

@@ -37,7 +37,7 @@ def split(network: Network, sample: Any, layer: str | None) -> Model:
     def predict(params: Tree, z: Array) -> Array:
         # What comes before the layer is computed from zeros, and left out by the compiler: z is in its place.
         whole = {**zeros(present, params), **params}
-        nothing = jnp.zeros((len(z), *form.shape), form.dtype)
+        nothing = zeros({"x": jax.ShapeDtypeStruct((len(z), *form.shape), form.dtype)}, params)["x"]
         state = {name: jnp.zeros(a.shape, a.dtype) for name, a in forms[1].items()}
         return network.run(whole, state, nothing, False, _or_any(None), (at,), z).output
 
@@ -129,10 +129,10 @@ def _divide(network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruc
     where = f"the part of {network.kind} from layer '{layer}' on"
     if training[2] or evaluating[2]:
         raise FedgenError(f"{where} also uses what comes before it; split it at another layer")
+    _check_predictor(where, [name for name in forms[1] if training[1][name] or evaluating[1][name]], training[3])
     after = [name for name in forms[0] if training[0][name] or evaluating[0][name]]
     if both := [name for name in after if before[0][name]]:
         raise FedgenError(f"parameter '{both[0]}' is used before layer '{layer}' and after; split at another layer")
-    _check_predictor(where, [name for name in forms[1] if training[1][name] or evaluating[1][name]], training[3])
     return _Cut(tuple(after), before[3])
 
 
