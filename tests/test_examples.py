@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Those of federations are in tests/federate/test_federation_examples.py.
 ELSEWHERE = {"different_extractors.py", "poisoned_sites.py"}
-# What each prints: accuracies in percent, and how good they must at least be; guessing is 10, 25, 33 or 50 %.
+# Each prints accuracies in percent: how good they must at least be, which is much better than guessing.
 AT_LEAST = {
     "own_model.py": 60,
-    "new_algorithm.py": 60,
-    "flax_model.py": 60,
-    "equinox_model.py": 60,
-    "text_classification.py": 60,
+    "new_algorithm.py": 40,
+    "flax_model.py": 50,
+    "equinox_model.py": 50,
+    "text_classification.py": 65,
     "table.py": 75,
 }
 QUICK = {"new_algorithm.py"}
