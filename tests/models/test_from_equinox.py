@@ -176,6 +176,8 @@ def test_a_convolution_stays_one() -> None:
     params, statistics = model.init(KEY)
     traced = jax.make_jaxpr(lambda p: model.extract(p, statistics, X, True, KEY))(params.extractor)
     assert [e.primitive.name for e in traced.eqns].count("conv_general_dilated") == 1
+    alone = jax.make_jaxpr(model.predict)(params.predictor, jnp.zeros((6, 5)))
+    assert "conv_general_dilated" not in str(alone), "the predictor is traced without the extractor"
 
 
 @pytest.mark.parametrize(

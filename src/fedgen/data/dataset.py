@@ -94,7 +94,7 @@ def as_int32(x: NDArray[Any], what: str) -> NDArray[np.int32]:
     """Whole numbers of any type as int32, if they fit."""
     least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
     if not np.can_cast(x.dtype, np.int32) and x.size and (x.min() < least or x.max() > most):
-        raise FedgenError(f"{what} samples have whole numbers beyond {most:,}; give measurements as float32")
+        raise FedgenError(f"{what} samples have whole numbers beyond ±{most:,}; give measurements as float32")
     return x.astype(np.int32, copy=False)
 
 

@@ -102,7 +102,7 @@ def restored(statistics: Named, forms: Named) -> dict[str, Array]:
     return {name: back(statistics[name], form) for name, form in forms.items()}
 
 
-def zeros(forms: Named, like: Named) -> dict[str, Array]:
+def zeros(forms: Mapping[str, Any], like: Named) -> dict[str, Array]:
     """Arrays that are not at hand and whose values do not matter, floating-point ones of the type of those that are."""
     kept = next(iter(like.values())).dtype if like else jnp.float32
     return {n: jnp.zeros(form.shape, kept if _is_floating(form) else form.dtype) for n, form in forms.items()}

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Var
+from jax.extend.core import Jaxpr, Var, jaxpr_as_fun
 
 from fedgen.core.contract import Array, Model, Params, Tree
 from fedgen.errors import FedgenError
@@ -34,12 +34,16 @@ def split(network: Network, sample: Any, layer: str | None) -> Model:
         assert ran.z is not None
         return ran.z, stored(ran.state) if train else statistics
 
-    def predict(params: Tree, z: Array) -> Array:
-        # What comes before the layer is computed from zeros, and left out by the compiler: z is in its place.
+    def from_layer_on(params: Tree, z: Array) -> Array:
+        # What comes before the layer is computed from zeros, and z put in its place.
         whole = {**zeros(present, params), **params}
         nothing = zeros({"x": jax.ShapeDtypeStruct((len(z), *form.shape), form.dtype)}, params)["x"]
         state = {name: jnp.zeros(a.shape, a.dtype) for name, a in forms[1].items()}
         return network.run(whole, state, nothing, False, _or_any(None), (at,), z).output
+
+    def predict(params: Tree, z: Array) -> Array:
+        found: Array = _only_what_is_needed(from_layer_on, params, z)
+        return found
 
     def state_dict(params: Params, statistics: Tree) -> dict[str, Any]:
         return as_numpy({**(params.extractor or {}), **(params.predictor or {}), **restored(statistics, forms[1])})
@@ -147,13 +151,28 @@ def _check_predictor(what: str, state: Sequence[str], random: bool) -> None:
 def _used(f: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     """The arguments with, in place of each array, whether the result depends on it."""
     jaxpr = jax.make_jaxpr(f)(*arguments).jaxpr
+    needed = _needed(jaxpr)
+    flags = [v in needed for v in jaxpr.invars]
+    found: tuple[Any, ...] = jax.tree.unflatten(jax.tree.structure(arguments), flags)
+    return found
+
+
+def _only_what_is_needed(f: Callable[..., Any], *arguments: Any) -> Any:
+    """f of the arguments, without the operations that its result does not depend on."""
+    traced, form = jax.make_jaxpr(f, return_shape=True)(*arguments)
+    needed = _needed(traced.jaxpr)
+    kept = [equation for equation in traced.jaxpr.eqns if needed.intersection(equation.outvars)]
+    shorter = traced.replace(jaxpr=traced.jaxpr.replace(eqns=kept))
+    return jax.tree.unflatten(jax.tree.structure(form), jaxpr_as_fun(shorter)(*jax.tree.leaves(arguments)))
+
+
+def _needed(jaxpr: Jaxpr) -> set[Var]:
+    """The variables that the results depend on."""
     needed = {v for v in jaxpr.outvars if isinstance(v, Var)}
     for equation in reversed(jaxpr.eqns):
         if needed.intersection(equation.outvars):
             needed.update(v for v in equation.invars if isinstance(v, Var))
-    flags = [v in needed for v in jaxpr.invars]
-    found: tuple[Any, ...] = jax.tree.unflatten(jax.tree.structure(arguments), flags)
-    return found
+    return needed
 
 
 def _or_any(key: Array | None) -> Array:
