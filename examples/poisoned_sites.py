@@ -1,6 +1,6 @@
 """Two of ten sites send poison: minus five times the update they should. What does each aggregation make of it?
 
-    python examples/poisoned_sites.py [FOLDER]
+    python examples/poisoned_sites.py [FOLDER [ROUNDS]]
 
 prints the accuracies with and without the poison, and with FOLDER draws poisoned.svg there (it is in docs/).
 """
@@ -60,7 +60,7 @@ def accuracies(
 
 if __name__ == "__main__":
     fedgen.use_machine_well()
-    found = accuracies()
+    found = accuracies(rounds=int(sys.argv[2]) if len(sys.argv) > 2 else 40)
     for name, curves in found.items():
         honest, poisoned = (curves[algorithm][-1][1] for algorithm in ("fedavg", "poisoned"))
         print(f"{name:14} honest {honest:6.2f} %   2 of 10 poisoned {poisoned:6.2f} %")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -192,10 +193,11 @@ def test_mistakes_are_one_sentence(mine: Path, layer: dict[str, Any], message: s
 
 
 def test_functions_that_give_something_else_are_named(mine: Path) -> None:
-    with pytest.raises(FedgenError, match=r"model 'my_module:nothing' gives a NoneType; .* must give a fedgen.Model"):
-        model_by_name("my_module:nothing", (2,), 2, {})
+    sample = jax.ShapeDtypeStruct((2,), np.float32)
+    with pytest.raises(FedgenError, match=r"model 'my_module:nothing': .* given as None; it must be a fedgen.Model"):
+        model_by_name("my_module:nothing", sample, 2, {})
     with pytest.raises(FedgenError, match=r"model 'mlp' with options .*'depth'"):
-        model_by_name("mlp", (2,), 2, {"depth": 3})
+        model_by_name("mlp", sample, 2, {"depth": 3})
     with pytest.raises(FedgenError, match=r"dataset 'my_module:nothing' gives a NoneType"):
         load("my_module:nothing")
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fedgen.data.sources import DATASETS
     from fedgen.library import simulate
     from fedgen.models import MODELS
+    from fedgen.models.from_equinox import from_equinox
+    from fedgen.models.from_flax import from_flax
     from fedgen.simulator.devices import use_machine_well
 
 __all__ = [
@@ -37,6 +39,8 @@ __all__ = [
     "Task",
     "__version__",
     "from_arrays",
+    "from_equinox",
+    "from_flax",
     "simulate",
     "use_machine_well",
 ]
@@ -60,6 +64,8 @@ _MODULES = {
     "fedgen.data.sources": ("DATASETS",),
     "fedgen.library": ("simulate",),
     "fedgen.models": ("MODELS",),
+    "fedgen.models.from_equinox": ("from_equinox",),
+    "fedgen.models.from_flax": ("from_flax",),
     "fedgen.simulator.devices": ("use_machine_well",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

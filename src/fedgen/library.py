@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.config import resolve
-from fedgen.core.contract import Model
 from fedgen.data.dataset import Dataset
 from fedgen.runs.folder import RunFolder
 from fedgen.simulator.run import run
@@ -16,7 +15,7 @@ def simulate(
     algorithms: str | Sequence[str] = "fedgen",
     *,
     data: Dataset | str | None = None,
-    model: Model | str | None = None,
+    model: Any = None,
     options: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     **settings: Any,
@@ -25,8 +24,9 @@ def simulate(
 
     `settings` are those of the command line (`rounds=50`, `preset="reference"` ...), `options` those of one
     algorithm, the partition or the model (`{"fedgen.beta": 1.0}`). `data` and `model` bring one's own arrays
-    (`fedgen.from_arrays`) and network (`fedgen.Model`), or name them as the command does (`data="mnist"`,
-    `model="mlp"`, `model="my.module:function"`). With `out`, a run folder is written there.
+    (`fedgen.from_arrays`) and network (`fedgen.Model`, or a module of Flax, Equinox or PyTorch), or name them as the
+    command does (`data="mnist"`, `model="mlp"`, `model="my.module:function"`). With `out`, a run folder is written
+    there.
     """
     layer = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms), **settings}
     own = set()

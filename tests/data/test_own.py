@@ -2,8 +2,11 @@ import numpy as np
 import pytest
 
 from data_files import image_bytes, write_class_folders, write_idx, write_pair
+from fedgen.config import resolve
+from fedgen.data.dataset import from_arrays
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
+from fedgen.simulator.setup import prepare
 
 X, Y = np.arange(6 * 64, dtype=np.uint8).reshape(6, 8, 8, 1), np.array([0, 1, 2, 0, 1, 2])
 
@@ -22,6 +25,29 @@ def test_floats_and_vectors_are_data_too(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, x_train=np.ones((6, 5)), y_train=Y, x_test=np.ones((3, 5)), y_test=Y[:3])
     assert load(str(path)).x_train.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint16, np.int8])
+def test_whole_numbers_that_are_no_bytes_stay_whole(tmp_path, dtype):
+    path = tmp_path / "mine.npz"
+    words = np.arange(30, dtype=dtype).reshape(6, 5)
+    np.savez(path, x_train=words, y_train=Y, x_test=words[:3], y_test=Y[:3])
+    dataset = load(str(path))
+    assert dataset.x_train.dtype == np.int32
+    assert np.array_equal(dataset.x_train, words)
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
+def test_whole_numbers_that_do_not_fit_are_refused(value):
+    with pytest.raises(FedgenError, match=r"train samples have whole numbers beyond .2,147,483,647; .* as float32"):
+        from_arrays(np.full((6, 2), value), Y, np.zeros((3, 2), int), Y[:3])
+
+
+def test_no_noise_is_added_to_words():
+    words = from_arrays(np.arange(60).reshape(30, 2), np.arange(30) % 3, np.zeros((3, 2), int), Y[:3])
+    settings = {"dataset": "arrays", "model": "mlp", "users": 2, "active": 2, "partition": "feature-noise"}
+    with pytest.raises(FedgenError, match="feature-noise cannot add noise; give measurements as float32"):
+        prepare(resolve(settings, own={"dataset"}), words)
 
 
 def test_an_empty_class_is_refused(tmp_path):

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from real import left_behind
 
-from helpers import small_data
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,17 +26,14 @@ def test_sites_with_different_extractors(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_poisoned_sites() -> None:
+def test_poisoned_sites(tmp_path: Path) -> None:
     """Two of ten turn their updates around: the mean collapses, the others hold."""
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
-        from poisoned_sites import accuracies
-
-        options = {"model": "mlp", "model.hidden": 12, "model.latent": 6, "partition.min_samples": 2}
-        settings = {"lr": 0.3, "local_steps": 5, "batch_size": 8, "data": small_data(), "options": options}
-        found = accuracies(["poisoned"], rounds=20, **settings)
-    finally:
-        sys.path.remove(str(ROOT / "examples"))
-    poisoned = {name: curves["poisoned"][-1][1] for name, curves in found.items()}
-    assert poisoned.pop("mean") < 50
-    assert min(poisoned.values()) > 80, poisoned
+    command = [sys.executable, "examples/poisoned_sites.py", tmp_path, "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^(.*?) +honest +([\d.]+) % +2 of 10 poisoned +([\d.]+) %$", done.stdout, re.M)
+    poisoned = {name: float(score) for name, _, score in rows}
+    assert set(poisoned) == {"mean", "clipped mean", "median", "trimmed mean"}
+    assert poisoned["mean"] < min(20, poisoned["clipped mean"])
+    assert min(poisoned["median"], poisoned["trimmed mean"]) > 70, poisoned
+    assert (tmp_path / "poisoned.svg").exists()

@@ -8,14 +8,16 @@ import pytest
 from flwr.app import Array, Message, RecordDict
 from local_federation import local_federation
 
+import fedgen
 from fedgen.algorithms import ALGORITHMS
+from fedgen.config import resolve
 from fedgen.core.trees import named
 from fedgen.federate.journal import read_journal
 from fedgen.federate.server.server import Server
 from fedgen.runs.checkpoint import load_tree
 from fedgen.runs.privacy import guarantee
-from fedgen.simulator.setup import Setup
-from helpers import each, small_setup, summing
+from fedgen.simulator.setup import Setup, prepare
+from helpers import SMALL, each, small_setup, summing
 
 
 def assert_like_the_simulator(server: Server, setup: Setup, rounds: int) -> None:
@@ -48,6 +50,41 @@ def test_epochs_a_kept_optimiser_and_passes_over_a_sites_data(tmp_path: Path, mo
     server, _ = local_federation(tmp_path, setup)
     server.run()
     assert_like_the_simulator(server, setup, 3)
+
+
+READER = """
+import flax.linen as nn
+
+
+class Reader(nn.Module):
+    classes: int
+
+    @nn.compact
+    def __call__(self, words, train):
+        h = nn.BatchNorm(use_running_average=not train)(nn.Embed(20, 4)(words).mean(1))
+        return nn.Dense(self.classes)(nn.Dropout(0.5, deterministic=not train)(h))
+
+
+def reader(sample, classes):
+    return Reader(classes)
+"""
+
+
+def test_texts_and_a_flax_network_with_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole numbers, named parameters, statistics and the network's own draws are the simulator's."""
+    (tmp_path / "texts_of_sites.py").write_text(READER)
+    monkeypatch.chdir(tmp_path)
+    labels = np.arange(300) % 4
+    words = np.random.default_rng(0).integers(0, 20, (300, 6))
+    data = fedgen.from_arrays(words, labels, words[:40], labels[:40], name="blobs")
+    small = {key: value for key, value in SMALL.items() if not key.startswith("model")}
+    own = {"algorithms": ["fedavg"], "model": "texts_of_sites:reader", "users": 3, "active": 2, "rounds": 2}
+    setup = prepare(resolve(small, own, own={"dataset"}), data)
+    server, _ = local_federation(tmp_path / "federation", setup)
+    server.run()
+    assert server.plan.task.sample.dtype == np.int32
+    assert server.plan.task.model.random
+    assert_like_the_simulator(server, setup, 2)
 
 
 @pytest.mark.slow

@@ -36,6 +36,22 @@ def test_grey_images_need_no_channel_and_floats_may_be_double(tmp_path: Path) ->
     np.testing.assert_allclose(data.x, X / 255.0, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8])
+def test_words_of_a_text_may_be_of_any_whole_type(dtype: type, tmp_path: Path) -> None:
+    words = np.arange(30, dtype=dtype).reshape(5, 6)
+    np.savez(tmp_path / "data.npz", x_train=words, y_train=Y)
+    task = TaskSettings(classes=10, sample=(6,), dtype="int32")
+    data = load(tmp_path, task)
+    assert data.x.dtype == np.int32
+    assert np.array_equal(data.x, words)
+    np.savez(tmp_path / "data.npz", x_train=words.astype(np.int64) + 2**40, y_train=Y)
+    with pytest.raises(FedgenError, match="whole numbers beyond"):
+        load(tmp_path, task)
+    np.savez(tmp_path / "data.npz", x_train=words * 1.0, y_train=Y)
+    with pytest.raises(FedgenError, match="of type float64; the federation's are int32"):
+        load(tmp_path, task)
+
+
 def test_a_folder_of_idx_files(tmp_path: Path) -> None:
     for part in ("train", "test"):
         images = struct.pack(">IIII", 2051, 10, 8, 8) + bytes(10 * 64)

@@ -119,7 +119,7 @@ def init(
     host: Annotated[str | None, typer.Option(help="The name or address under which the sites reach the server. Needed.")] = None,
     classes: Annotated[int | None, typer.Option(min=2, help="How many labels there are. Needed.")] = None,
     sample: Annotated[str | None, typer.Option(help="The shape of one sample, as 28,28,1. Needed.")] = None,
-    dtype: Annotated[str, typer.Option(help="uint8 or float32: how samples are stored.")] = "uint8",
+    dtype: Annotated[str, typer.Option(help="uint8, float32 or int32: how samples are stored.")] = "uint8",
     scale: Annotated[str, typer.Option(help="signed: bytes become -1 to 1; unit: 0 to 1.")] = "signed",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port that sites connect to.")] = 8000,
     bind: Annotated[str, typer.Option(help="The address on which the server's gate listens for sites.")] = "0.0.0.0",

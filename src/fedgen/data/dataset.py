@@ -18,6 +18,8 @@ _LARGEST = 1_000_000  # label; what is beyond was not meant as one
 class Dataset:
     """Samples as stored (images as uint8 [sample, height, width, channel]) and labels 0 .. classes - 1.
 
+    Samples are uint8, float32 or int32.
+
     The samples may be memory-mapped: only the rows that a run uses are then read.
     """
 
@@ -43,7 +45,11 @@ def from_arrays(
     group: int = 1,
     scale: Scale = "signed",
 ) -> Dataset:
-    """A dataset of the given arrays, checked."""
+    """A dataset of the given arrays, checked.
+
+    Samples are kept as bytes (which a network gets scaled), as float32, or as int32: the words of a text, say, which a
+    network looks up in its embeddings. Labels are whole numbers from 0.
+    """
     parts = {}
     for part, xs, ys in (("train", x_train, y_train), ("test", x_test, y_test)):
         x = xs if isinstance(xs, np.memmap) else np.asarray(xs)
@@ -60,10 +66,12 @@ def from_arrays(
             raise FedgenError(f"{name}: {len(x)} {part} samples but {len(y)} {part} labels")
         if len(x) == 0:
             raise FedgenError(f"{name}: there are no {part} samples")
-        if x.dtype != np.uint8:
-            if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
-                raise FedgenError(f"{name}: {part} samples are of type {x.dtype}; they must be numbers")
+        if np.issubdtype(x.dtype, np.floating):
             x = x.astype(np.float32, copy=False)
+        elif not np.issubdtype(x.dtype, np.integer):
+            raise FedgenError(f"{name}: {part} samples are of type {x.dtype}; they must be numbers")
+        elif x.dtype != np.uint8:
+            x = as_int32(x, f"{name}: {part}")
         if not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() > _LARGEST:
             raise FedgenError(f"{name}: {part} labels must be a list of integers from 0 (to {_LARGEST:,} at most)")
         parts[part] = x, y.astype(np.int32)
@@ -80,6 +88,14 @@ def from_arrays(
         raise FedgenError(f"{name}: the test set has label {y2.max()}, which the training set does not")
     users = None if user_train is None else numbered(user_train, len(y), name)
     return Dataset(name, x, y, x2, y2, classes, users, group, scale)
+
+
+def as_int32(x: NDArray[Any], what: str) -> NDArray[np.int32]:
+    """Whole numbers of any type as int32, if they fit."""
+    least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    if not np.can_cast(x.dtype, np.int32) and x.size and (x.min() < least or x.max() > most):
+        raise FedgenError(f"{what} samples have whole numbers beyond ±{most:,}; give measurements as float32")
+    return x.astype(np.int32, copy=False)
 
 
 def numbered(users: Any, samples: int, name: str) -> NDArray[np.int64]:

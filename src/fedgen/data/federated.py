@@ -64,6 +64,11 @@ def divide(
 def with_skew(dataset: Dataset, division: Division, partitioner: Partitioner, options: Mapping[str, Any]) -> Division:
     """The division with what its scheme needs besides rows: users' noise, or proxy data of a fixed size."""
     if partitioner is feature_noise:
+        if dataset.x_train.dtype == np.int32:
+            raise FedgenError(
+                f"{dataset.name} has whole numbers as samples, to which partition feature-noise cannot add noise; give"
+                " measurements as float32"
+            )
         return replace(division, noise=noise_levels(len(division.size), **options))
     if partitioner is natural and len(division.proxy):
         # How much is left differs between seeds, but runs of one program must have the same shape.

@@ -11,6 +11,7 @@ from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Task, Tree
 from fedgen.core.streams import stream
 from fedgen.core.wires import wires
+from fedgen.models.check import check_model
 from fedgen.runs.options import options_for
 from fedgen.runs.task import federation_of
 
@@ -21,6 +22,7 @@ class Plan:
     def __init__(self, config: RunConfig, task: Task) -> None:
         (self.name,) = config.algorithms
         self.config, self.task = config, task
+        check_model(task)
         self._federation = federation_of(config)
         values, self._fixed = options_for(config, self.name)
         self.hyper = {key: jnp.float32(value) for key, value in values.items()}

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import jax
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,7 +31,9 @@ class TaskSettings(BaseModel):
 
     classes: Annotated[int, Field(ge=2, strict=True, description="how many labels there are: 0 to this minus one")]
     sample: tuple[Positive, ...] = Field(description="the shape of one sample: height, width and channels of an image")
-    dtype: Literal["uint8", "float32"] = Field(default="uint8", description="how samples are stored")
+    dtype: Literal["uint8", "float32", "int32"] = Field(
+        default="uint8", description="how samples are stored; int32: the words of a text, say, which stay whole numbers"
+    )
     scale: Scale = Field(default="signed", description="bytes become -1 to 1 (signed) or 0 to 1 (unit)")
 
 
@@ -135,7 +138,8 @@ class AppSettings:
         """The task, with the named model, or with the one of the configuration where none is named."""
         task = self.task.model_copy(update={"sample": sample}) if sample else self.task
         with importable(self.folder):
-            built = model_by_name(model, task.sample, task.classes, options) if model else None
+            form = jax.ShapeDtypeStruct(task.sample, np.dtype(task.dtype))
+            built = model_by_name(model, form, task.classes, options) if model else None
             return task_of_settings(self.config, task, built, proxy_samples)
 
 

@@ -50,6 +50,7 @@ def cnn(
         return Params(extractor, layers.linear_init(keys[-1], latent, classes)), statistics
 
     def extract(params: Tree, statistics: Tree, x: Array, train: bool) -> tuple[Array, Tree]:
+        x = layers.measurements(x, params["linear"]["weight"])
         h = x.reshape(-1, *sample[:2], inputs).transpose(3, 1, 2, 0)  # samples innermost, see layers
         updated: dict[str, Tree] = {}
         numbers = range(len(widths))
@@ -78,6 +79,7 @@ def mlp(sample: Sequence[int], classes: int, *, hidden: Count = 200, latent: Cou
         return Params(extractor, layers.linear_init(last, latent, classes)), ()
 
     def extract(params: Tree, statistics: Tree, x: Array, train: bool) -> tuple[Array, Tree]:
+        x = layers.measurements(x, params["hidden"]["weight"])
         h = jax.nn.relu(layers.linear(params["hidden"], x.reshape(x.shape[0], inputs)))
         return layers.linear(params["latent"], h), statistics
 

@@ -35,6 +35,11 @@ def linear_init(key: Array, fan_in: int, fan_out: int) -> Tree:
     return {"weight": _uniform(weight, (fan_in, fan_out), fan_in), "bias": _uniform(bias, (fan_out,), fan_in)}
 
 
+def measurements(x: Array, weight: Array) -> Array:
+    """Whole numbers (of a table, or pixels that are no bytes) as numbers of a weight's type; others as they are."""
+    return x.astype(weight.dtype) if jnp.issubdtype(x.dtype, jnp.integer) else x
+
+
 def linear(params: Tree, x: Array) -> Array:
     """x [sample, in] -> [sample, out]."""
     # Seeing product and bias together, XLA writes the bias out in full on a GPU and has the product added to it: one

@@ -64,6 +64,7 @@ def resnet(
             h, updated[norm] = layers.batch_norm(params[norm], statistics[norm], product, train, bias=conv["bias"])
             return h
 
+        x = layers.measurements(x, params["linear"]["weight"])
         h = x.reshape(-1, *sample[:2], inputs).transpose(3, 1, 2, 0)  # samples innermost, see layers
         h = jax.nn.relu(convolved("stem", "stem-norm", h, 1))
         for name, (_, _, stride) in shapes.items():

@@ -15,23 +15,22 @@ from fedgen.core.contract import Array, Federation, Model, Task
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
+from fedgen.models.adapt import as_model
 from fedgen.models.choice import chooser
 from fedgen.models.precision import at_precision
 from fedgen.models.rewrite import rewritten_model
 
 
-def task_of(config: RunConfig, model: Model | None, dataset: Dataset, proxy_samples: int) -> Task:
-    """The task of learning this dataset with the configured model, or with the given one."""
-    sample = dataset.x_train.shape[1:]
-    model = model or model_by_name(config.model, sample, dataset.classes, config.of("model"))
+def task_of(config: RunConfig, model: Any, dataset: Dataset, proxy_samples: int) -> Task:
+    """The task of learning this dataset with the given network (see `as_model`), or with the configured one."""
+    sample = jax.ShapeDtypeStruct(dataset.x_train.shape[1:], dataset.x_train.dtype)
+    if model is None:
+        model = model_by_name(config.model, sample, dataset.classes, config.of("model"))
+    else:
+        model = as_model(model, sample, dataset.classes)
     model = rewritten_model(model, chooser(config.convolutions, _samples_trained(config, dataset), config.active))
-    return Task(
-        at_precision(model, config.precision),
-        dataset.classes,
-        jax.ShapeDtypeStruct(sample, dataset.x_train.dtype),
-        PREPARE[dataset.scale],
-        proxy_samples,
-    )
+    model = at_precision(model, config.precision)
+    return Task(model, dataset.classes, sample, PREPARE[dataset.scale], proxy_samples)
 
 
 def _samples_trained(config: RunConfig, dataset: Dataset) -> float:
@@ -42,17 +41,18 @@ def _samples_trained(config: RunConfig, dataset: Dataset) -> float:
     return float(config.rounds) * config.active * steps * config.batch_size
 
 
-def model_by_name(name: str, sample: tuple[int, ...], classes: int, options: Mapping[str, Any]) -> Model:
-    """A model of the registry, or of a `package.module:function`, for samples of this shape."""
+def model_by_name(name: str, sample: jax.ShapeDtypeStruct, classes: int, options: Mapping[str, Any]) -> Model:
+    """A model of the registry, or of a `package.module:function`, for such samples."""
     builder = MODELS.find(name)
     try:
-        inspect.signature(builder).bind(sample, classes, **options)
+        inspect.signature(builder).bind(sample.shape, classes, **options)
     except TypeError as error:
         raise FedgenError(f"model '{name}' with options {dict(options)}: {error}") from error
-    model = builder(sample, classes, **options)
-    if not isinstance(model, Model):
-        raise FedgenError(f"model '{name}' gives a {type(model).__name__}; its function must give a fedgen.Model")
-    return model
+    network = builder(sample.shape, classes, **options)
+    try:
+        return as_model(network, sample, classes)
+    except FedgenError as error:
+        raise FedgenError(f"model '{name}': {error}") from error
 
 
 def federation_of(config: RunConfig) -> Federation:
@@ -61,13 +61,15 @@ def federation_of(config: RunConfig) -> Federation:
 
 
 def normalise(x: Array) -> Array:
-    """Stored bytes as (x/255 - 0.5) / 0.5; other numbers as they are."""
+    """Stored bytes as (x/255 - 0.5) / 0.5; others as `unit` gives them."""
     return (unit(x) - 0.5) / 0.5 if x.dtype == jnp.uint8 else unit(x)
 
 
 def unit(x: Array) -> Array:
-    """Stored bytes as x/255; other numbers as they are."""
-    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+    """Stored bytes as x/255; other whole numbers (words of a text, columns of a table) and float32 as they are."""
+    if x.dtype == jnp.uint8:
+        return x.astype(jnp.float32) / 255
+    return x if jnp.issubdtype(x.dtype, jnp.integer) else x.astype(jnp.float32)
 
 
 # How a dataset's samples become the model's input.

@@ -11,10 +11,11 @@ import numpy as np
 
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import PER_ALGORITHM, RunConfig
-from fedgen.core.contract import Algorithm, Array, Federation, Model, Task
+from fedgen.core.contract import Algorithm, Array, Federation, Task
 from fedgen.data.dataset import Dataset
 from fedgen.data.federated import Division, gather
 from fedgen.errors import FedgenError
+from fedgen.models.check import check_model
 from fedgen.runs.division import divide_all, keep_partition, load_dataset
 from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee
@@ -102,10 +103,7 @@ class Setup:
     def check(self) -> None:
         """Raise the errors of building the algorithms now rather than later."""
         guarantee(self.config, 1)  # whether there is an accountant, where one is needed
-        try:
-            self.task.latent_size()
-        except (TypeError, ValueError) as error:
-            raise FedgenError(f"the model does not take samples of shape {self.task.sample.shape}: {error}") from error
+        check_model(self.task)
         for name in self.config.algorithms:
             algorithm, _ = build(ALGORITHMS[name], self.task, self.federation, self.config.of(name))
             check_headline(name, algorithm, self.config)
@@ -125,14 +123,14 @@ def same_program(config: RunConfig) -> str:
     return json.dumps([fixed, sections, hyper], sort_keys=True)
 
 
-def prepare(config: RunConfig, dataset: Dataset | None = None, model: Model | None = None) -> Setup:
+def prepare(config: RunConfig, dataset: Dataset | None = None, model: Any = None) -> Setup:
     """Load and divide the data; `dataset` and `model` replace those that the configuration names."""
     (setup,) = prepare_together([config], dataset, model)
     return setup
 
 
 def prepare_together(
-    configs: Sequence[RunConfig], dataset: Dataset | None = None, model: Model | None = None
+    configs: Sequence[RunConfig], dataset: Dataset | None = None, model: Any = None
 ) -> tuple[Setup, ...]:
     """Setups of one dataset whose samples lie on the devices once."""
     dataset = dataset or load_dataset(configs[0])

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgen.data.dataset import as_int32
 from fedgen.data.npz import read_npz
 from fedgen.data.sources import load
 from fedgen.errors import FedgenError
@@ -59,7 +60,10 @@ def checked_samples(
 
 
 def checked_shape(x: NDArray[Any], shape: tuple[int, ...], task: TaskSettings, what: str) -> NDArray[Any]:
-    """Samples of the required shape and type; other floats become float32, and a missing channel axis is added."""
+    """Samples of the required shape and type; a missing channel axis is added.
+
+    Other floats become float32, and other whole numbers int32, where that is the type.
+    """
     x = np.asarray(x)
     if x.shape[1:] == shape[:-1] and shape[-1] == 1:
         x = x[..., None]
@@ -67,6 +71,8 @@ def checked_shape(x: NDArray[Any], shape: tuple[int, ...], task: TaskSettings, w
         raise FedgenError(f"{what} samples are of shape {x.shape[1:]}, not {shape}")
     if task.dtype == "float32" and np.issubdtype(x.dtype, np.floating):
         x = x.astype(np.float32, copy=False)
+    if task.dtype == "int32" and np.issubdtype(x.dtype, np.integer):
+        x = as_int32(x, what)
     if x.dtype != task.dtype:
         raise FedgenError(f"{what} samples are of type {x.dtype}; the federation's are {task.dtype}")
     if x.dtype == np.float32 and not np.isfinite(x).all():

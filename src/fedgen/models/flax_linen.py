@@ -1,0 +1,65 @@
+"""A network of Flax's linen as functions of its numbers."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from fedgen.core.contract import Array
+from fedgen.models.check import saying
+from fedgen.models.network import (
+    Named,
+    Network,
+    Ran,
+    first_changed,
+    form_of,
+    init_of,
+    mode_arguments,
+    sort_numbers,
+)
+
+_PARAMS = "params/"
+
+
+def linen_network(module: nn.Module, sample: Any) -> Network:
+    """The network of a linen module, with names such as "params/Dense_0/kernel" and "batch_stats/norm/mean"."""
+    form = form_of(sample)
+
+    def everything(key: Array) -> Named:
+        x = jnp.zeros((1, *form.shape), form.dtype)
+        return flatten_dict(nn.unbox(module.init(key, x, **mode_arguments(module.__call__, False))), sep="/")
+
+    kind = f"the Flax network {type(module).__name__}"
+    with saying(f"{kind} does not take samples of shape {form.shape} of {form.dtype}"):
+        numbers = sort_numbers(everything, lambda name: name.startswith(_PARAMS))
+    changing = sorted({name.partition("/")[0] for name in numbers.state})  # collections
+
+    def run(
+        parameters: Named, state: Named, x: Array, train: bool, key: Array, watch: Any = (), z: Array | None = None
+    ) -> Ran:
+        called: list[str] = []
+        got: list[Array] = []
+
+        def note(given: Array) -> Array:
+            got.append(given)
+            return given if z is None else z
+
+        def intercept(call: Any, arguments: Any, named: Any, context: nn.module.InterceptorContext) -> Any:
+            name = "/".join(context.module.path)
+            if context.method_name == "__call__" and name in watch:
+                called.append(name)
+                arguments, named = first_changed(note, arguments, named)
+            return call(*arguments, **named)
+
+        variables = unflatten_dict({**numbers.constants, **parameters, **state}, sep="/")
+        # Whatever a module draws with ("dropout", or a name of its own), linen takes this key where there is no other.
+        options = {"rngs": {"params": key}, "mutable": changing} if train else {"mutable": False}
+        with nn.intercept_methods(intercept):
+            result = module.apply(variables, x, **mode_arguments(module.__call__, train), **options)
+        output, updated = result if train else (result, {})
+        after = {**state, **flatten_dict(nn.unbox(updated), sep="/")}
+        return Ran(output, {name: after[name] for name in state}, called, got[0] if len(watch) == 1 and got else None)
+
+    layers = dict.fromkeys(name.removeprefix(_PARAMS).rpartition("/")[0] for name in numbers.parameters)
+    return Network(kind, init_of(everything, numbers), run, tuple(layers))

@@ -1,0 +1,43 @@
+"""Flax networks, of linen or nnx, as models."""
+
+from typing import Any
+
+import flax.linen as nn
+from flax import nnx
+
+from fedgen.core.contract import Model
+from fedgen.errors import FedgenError
+from fedgen.models.check import described
+from fedgen.models.flax_linen import linen_network
+from fedgen.models.flax_nnx import nnx_network
+from fedgen.models.network import Network
+from fedgen.models.split import joined, split
+
+Module = Any  # a linen or nnx module, or a function key -> nnx module
+
+
+def from_flax(module: Module, predictor: str | Module | None = None, *, sample: Any) -> Model:
+    """A Flax network as a model.
+
+    `module` is a linen module, an nnx module, or a function that makes an nnx module of a random key, so that each seed
+    starts with other parameters. Its `predictor` is the part from the layer of that name on ("head", "blocks.2"): by
+    default the last layer that has parameters. It can also be a module of its own that takes what `module` gives.
+    `sample` is one sample, or the shape of one where they are of floating-point numbers.
+
+    >>> import flax.linen as nn, fedgen
+    >>> model = fedgen.from_flax(nn.Sequential([nn.Dense(16), nn.relu, nn.Dense(3)]), sample=(4,))
+    """
+    if predictor is None or isinstance(predictor, str):
+        layer = predictor and (predictor.replace(".", "/") if isinstance(module, nn.Module) else predictor)
+        return split(_network(module, sample), sample, layer)
+    return joined(_network(module, sample), lambda z: _network(predictor, z), sample)
+
+
+def _network(module: Module, sample: Any) -> Network:
+    if isinstance(module, nn.Module):
+        return linen_network(module, sample)
+    if isinstance(module, nnx.Module):
+        return nnx_network(lambda key: nnx.clone(module))
+    if callable(module):
+        return nnx_network(module)
+    raise FedgenError(f"from_flax takes a linen or nnx module, or a function that makes one, not {described(module)}")

@@ -1,0 +1,130 @@
+"""A network of another framework as functions of its numbers, which go by the names that they have there."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedgen.core.contract import Array
+
+Named = Mapping[str, Array]
+_UNIT = 2.0**-20
+_TRAINING = ("train", "training", "is_training")  # what networks call the argument that is true in training
+_EVALUATING = ("deterministic", "use_running_average", "inference")  # and that which is true in evaluation
+
+
+class Ran(NamedTuple):
+    """What a network gave for a batch."""
+
+    output: Array
+    state: Named  # after the batch
+    called: Sequence[str] = ()  # which of the watched layers were called, in this order
+    z: Array | None = None  # what the watched layer got, where exactly one is watched
+
+
+class Network(NamedTuple):
+    """A network of another framework.
+
+    `run(parameters, state, x, train, key, watch=(), z=None)` notes when the layers named by `watch` are called; with
+    `z`, the one watched layer gets that in place of its input.
+    """
+
+    kind: str  # what errors call it
+    init: Callable[[Array], tuple[Named, Named]]  # key -> parameters, state
+    run: Callable[..., Ran]
+    layers: tuple[str, ...]  # those that have parameters of their own
+
+
+class Numbers(NamedTuple):
+    """The arrays of a network by what becomes of them."""
+
+    parameters: tuple[str, ...]  # trained
+    state: tuple[str, ...]  # changed by the network itself: BatchNorm's statistics, counters
+    constants: Named  # other whole numbers and random keys: those that the network starts with
+
+
+def sort_numbers(everything: Callable[[Array], Named], is_trained: Callable[[str], bool]) -> Numbers:
+    """Which arrays are what, for a function that makes all of them from a key."""
+    key = jax.random.key(0)
+    forms = jax.eval_shape(everything, key)
+    constant = [n for n, a in forms.items() if not _is_floating(a) and (a.ndim or _is_key(a) or is_trained(n))]
+    values = jax.jit(lambda key: {name: everything(key)[name] for name in constant})(key) if constant else {}
+    rest = [name for name in forms if name not in values]
+    trained = tuple(name for name in rest if is_trained(name))
+    return Numbers(trained, tuple(name for name in rest if name not in trained), values)
+
+
+def init_of(everything: Callable[[Array], Named], numbers: Numbers) -> Callable[[Array], tuple[Named, Named]]:
+    """key -> parameters, state."""
+
+    def init(key: Array) -> tuple[Named, Named]:
+        made = everything(key)
+        return {name: made[name] for name in numbers.parameters}, {name: made[name] for name in numbers.state}
+
+    return init
+
+
+def form_of(sample: Any) -> jax.ShapeDtypeStruct:
+    """One sample as a network gets it; `sample` is a shape, an array, or whatever else has a shape and a type.
+
+    Bytes reach a network as float32 (they are scaled before), other whole numbers as int32.
+    """
+    if not hasattr(sample, "shape"):
+        return jax.ShapeDtypeStruct(tuple(sample), jnp.float32)
+    whole = jnp.issubdtype(sample.dtype, jnp.integer) and sample.dtype != jnp.uint8
+    return jax.ShapeDtypeStruct(tuple(sample.shape), jnp.int32 if whole else jnp.float32)
+
+
+def mode_arguments(call: Callable[..., Any], train: bool) -> dict[str, bool]:
+    """The arguments by which a network's `__call__` is told whether it is trained: those of them that it has."""
+    has = inspect.signature(call).parameters
+    return {name: train for name in _TRAINING if name in has} | {name: not train for name in _EVALUATING if name in has}
+
+
+def stored(state: Named) -> dict[str, Array]:
+    """State as the statistics of a model, which the server averages and may clip.
+
+    Counters and flags (Equinox's BatchNorm has them) become small float32 numbers: by how much they change in a round
+    must not count in the length of an update.
+    """
+    return {name: a if _is_floating(a) else a.astype(jnp.float32) * _UNIT for name, a in state.items()}
+
+
+def restored(statistics: Named, forms: Named) -> dict[str, Array]:
+    """The inverse of `stored`; an averaged counter is rounded, and noise does not make it negative."""
+
+    def back(a: Array, form: Array) -> Array:
+        return a if _is_floating(form) else jnp.maximum(jnp.round(a / _UNIT), 0).astype(form.dtype)
+
+    return {name: back(statistics[name], form) for name, form in forms.items()}
+
+
+def zeros(forms: Mapping[str, Any], like: Named) -> dict[str, Array]:
+    """Arrays that are not at hand and whose values do not matter, floating-point ones of the type of those that are."""
+    kept = next(iter(like.values())).dtype if like else jnp.float32
+    return {n: jnp.zeros(form.shape, kept if _is_floating(form) else form.dtype) for n, form in forms.items()}
+
+
+def first_changed(
+    change: Callable[[Array], Array], arguments: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments with the first of them changed."""
+    if arguments:
+        return (change(arguments[0]), *arguments[1:]), dict(named)
+    return (), {name: change(a) if place == 0 else a for place, (name, a) in enumerate(named.items())}
+
+
+def as_numpy(named: Named) -> dict[str, Any]:
+    """The arrays on the host."""
+    return {name: np.asarray(a) for name, a in named.items()}
+
+
+def _is_floating(a: Any) -> bool:
+    return bool(jnp.issubdtype(a.dtype, jnp.floating))
+
+
+def _is_key(a: Any) -> bool:
+    return bool(jnp.issubdtype(a.dtype, jax.dtypes.prng_key))

@@ -1,0 +1,148 @@
+"""Networks that are not what they should be: one sentence each, before anything is compiled."""
+
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import fedgen
+from fedgen.config import resolve
+from fedgen.errors import FedgenError
+from fedgen.federate.plan import Plan
+from fedgen.federate.settings import TaskSettings, task_of_settings
+from fedgen.models.adapt import as_model
+from fedgen.models.check import check_model
+from fedgen.simulator.setup import prepare
+from helpers import SMALL, small_data
+
+WEIGHT = {"a": jnp.zeros((64, 5)), "b": jnp.zeros((5, 4))}
+GOOD = fedgen.Model(
+    init=lambda key: (fedgen.Params(WEIGHT["a"], WEIGHT["b"]), {"mean": jnp.zeros(5)}),
+    extract=lambda weight, statistics, x, train: (x.reshape(len(x), -1) @ weight, statistics),
+    predict=lambda weight, z: z @ weight,
+)
+
+
+def wrong(**parts: Any) -> fedgen.Model:
+    return GOOD._replace(**parts)
+
+
+def test_a_good_one_passes() -> None:
+    prepare(config(), small_data(), GOOD)
+
+
+def config() -> Any:
+    small = {key: value for key, value in SMALL.items() if not key.startswith("model")}
+    return resolve(small, {"model": "own", "algorithms": ["fedavg"]}, own={"dataset", "model"})
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (wrong(predict=lambda w, z: (z @ w)[:, :3]), "the model has 3 outputs and the data 4 classes"),
+        (wrong(predict=lambda w, z: jnp.tile(z @ w, 2)), "the model has 8 outputs and the data 4 classes"),
+        (wrong(predict=lambda w, z: (z @ w)[:, 0]), r"predict gives an array of shape \(2,\).*a number for each class"),
+        (wrong(predict=lambda w, z: (z @ w).argmax(1)), "predict gives an array .* of int32"),
+        (wrong(predict=lambda w, z: None), "predict gives None"),
+        (wrong(predict=lambda w, z: z @ w.T), r"predict does not take features of shape \(5,\): "),
+        (wrong(init=lambda key: WEIGHT), "init gives a dict; it must give"),
+        (wrong(init=lambda key: (WEIGHT, ())), r"init gives a tuple of 2 \(dict, tuple\); it must give"),
+        (wrong(init=lambda key: fedgen.Params(1.0, 2.0)), "init gives a Params; it must give"),
+        (wrong(init=lambda key: (fedgen.Params((), ()), ())), "no parameters, so there is nothing to train"),
+        (wrong(init=lambda key: (fedgen.Params(jnp.zeros(3, int), ()), ())), "parameters include an array .* of int32"),
+        (wrong(init=lambda key: (fedgen.Params(WEIGHT, ()), key)), "statistics include an array .*key"),
+        (wrong(init=lambda: None), "the model's init fails: .*takes 0 positional arguments"),
+        (wrong(extract=lambda w, s, x, train: x.reshape(len(x), -1) @ w), "extract gives an array.*it must give"),
+        (wrong(extract=lambda w, s, x, train: (x, s)), r"extract gives is an array of shape \(2, 8, 8, 1\).* a vector"),
+        (wrong(extract=lambda w, s, x, train: (jnp.ones(5), s)), r"extract gives is an array of shape \(5,\)"),
+        (wrong(extract=lambda w, s, x, train: (jnp.ones((2, 5), int), s)), "of int32 .* of floating-point numbers"),
+        (wrong(extract=lambda w, s, x, train: (jnp.ones((2, 5)), ())), "statistics of another form"),
+        (wrong(extract=lambda w, s, x, train: (jnp.ones((2, 6 if train else 5)), s)), "of another shape or type in"),
+        (wrong(extract=lambda w, s, x, train: (x @ w, s)), r"does not take samples of shape \(8, 8, 1\) of float32: "),
+        (wrong(extract=lambda w, s, x: (x, s)), "does not take samples .*positional arguments"),
+        (wrong(random=True), "does not take samples .*positional arguments"),
+        (nn.Dense(4), "what layer '' gets is an array"),
+        (nn.Sequential([lambda x: x.reshape(len(x), -1), nn.Dense(3)]), "the model has 3 outputs"),
+        (eqx.nn.Linear(64, 4, key=jax.random.key(0)), r"does not take samples of shape \(8, 8, 1\) of float32"),
+        ({}, "a model is given as a dict; it must be a fedgen.Model, or a module of Flax, Equinox or PyTorch"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_a_sentence(model: Any, message: str) -> None:
+    with pytest.raises(FedgenError, match=message) as caught:
+        prepare(config(), small_data(), model)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_federation_checks_the_same() -> None:
+    settings = resolve({"algorithms": ["fedavg"], "users": 2, "active": 2, "dataset": "x"}, own={"dataset"})
+    task = task_of_settings(settings, TaskSettings(classes=3, sample=(8, 8, 1)), GOOD)
+    with pytest.raises(FedgenError, match="the model has 4 outputs and the data 3 classes"):
+        Plan(settings, task)
+
+
+SAMPLE = jax.ShapeDtypeStruct((64,), jnp.float32)
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        GOOD,
+        nn.Sequential([nn.Dense(5), nn.Dense(4)]),
+        eqx.nn.MLP(64, 4, 5, 1, key=jax.random.key(0)),
+        (eqx.nn.make_with_state(eqx.nn.MLP)(64, 4, 5, 1, key=jax.random.key(0))),
+        lambda sample, classes: nn.Sequential([nn.Dense(5), nn.Dense(classes)]),
+        pytest.param(
+            torch.nn.Sequential(torch.nn.Linear(64, 5), torch.nn.Linear(5, 4)),
+            marks=pytest.mark.skipif("from_torch" not in fedgen.__all__, reason="not in this version"),
+        ),
+    ],
+    ids=["model", "linen", "equinox", "equinox with state", "function", "torch"],
+)
+def test_whatever_a_user_brings_is_a_model(thing: Any) -> None:
+    model = as_model(thing, SAMPLE, 4)
+    check_model(fedgen.Task(model, 4, SAMPLE, lambda x: x))
+
+
+def test_the_command_takes_a_module_that_a_function_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "networks.py").write_text(
+        "import flax.linen as nn\n\n\ndef small(sample, classes, *, hidden: int = 5):\n"
+        "    return nn.Sequential([lambda x: x.reshape(len(x), -1), nn.Dense(hidden), nn.relu, nn.Dense(classes)])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    small = {key: value for key, value in SMALL.items() if not key.startswith("model")}
+    chosen = resolve(small, {"model": "networks:small", "model.hidden": 7, "algorithms": ["fedavg"]}, own={"dataset"})
+    setup = prepare(chosen, small_data())
+    assert setup.task.latent_size() == 7
+    assert set(setup.task.model.state_dict(*setup.task.model.init(jax.random.key(0)))) == {
+        f"params/layers_{i}/{part}" for i in (1, 3) for part in ("kernel", "bias")
+    }
+
+
+def test_tokens_reach_the_network_as_whole_numbers_and_tables_the_built_in_one_as_measurements() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 50, (200, 6)), np.arange(200) % 3
+    data = fedgen.from_arrays(x, y, x, y)
+    assert data.x_train.dtype == np.int32
+    small = {key: value for key, value in SMALL.items() if key != "dataset"} | {"dataset": "arrays"}
+    setup = prepare(resolve(small, {"algorithms": ["fedavg"]}, own={"dataset"}), data)
+    assert setup.task.prepare(setup.data.x).dtype == jnp.int32
+    model = setup.task.model
+    params, statistics = model.init(jax.random.key(0))
+    whole, measured = (model.extract(params.extractor, statistics, jnp.asarray(x, t), False)[0] for t in (int, float))
+    assert np.array_equal(whole, measured)
+
+    class Reader(nn.Module):
+        @nn.compact
+        def __call__(self, words: jax.Array) -> jax.Array:
+            assert words.dtype == jnp.int32
+            return nn.Dense(3)(nn.Embed(50, 4)(words).mean(1))
+
+    without = {key: value for key, value in small.items() if not key.startswith("model")}
+    own = resolve(without, {"algorithms": ["fedavg"], "model": "own"}, own={"dataset", "model"})
+    assert prepare(own, data, Reader()).task.latent_size() == 4
