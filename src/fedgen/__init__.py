@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedgen.data.sources import DATASETS
     from fedgen.library import simulate
     from fedgen.models import MODELS
+    from fedgen.models.from_torch import from_torch
     from fedgen.simulator.devices import use_machine_well
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Task",
     "__version__",
     "from_arrays",
+    "from_torch",
     "simulate",
     "use_machine_well",
 ]
@@ -60,6 +62,7 @@ _MODULES = {
     "fedgen.data.sources": ("DATASETS",),
     "fedgen.library": ("simulate",),
     "fedgen.models": ("MODELS",),
+    "fedgen.models.from_torch": ("from_torch",),
     "fedgen.simulator.devices": ("use_machine_well",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
