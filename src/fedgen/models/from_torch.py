@@ -1,7 +1,10 @@
 """PyTorch modules as models."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import jax
 
 from fedgen.core.contract import Model
 from fedgen.errors import FedgenError
@@ -13,14 +16,15 @@ if TYPE_CHECKING:
 def from_torch(
     module: "nn.Module | Callable[[], nn.Module]",
     *,
-    sample: "Sequence[int] | Tensor",
+    sample: "Sequence[int] | Tensor | jax.ShapeDtypeStruct",
     predictor: str | None = None,
     channels_last: bool | None = None,
 ) -> Model:
     """An `nn.Module` that gives logits [batch, class], as it is, as a model of FedGen.
 
     `sample` is the shape of one sample as the module takes it, (3, 32, 32) for an image, or an example of it, such as
-    `torch.zeros(20, dtype=torch.int64)` for twenty tokens. `predictor` names the submodule that makes logits of the
+    `torch.zeros(20, dtype=torch.int64)` for twenty tokens; a `jax.ShapeDtypeStruct` says how FedGen stores it instead,
+    from which the module's shape follows. `predictor` names the submodule that makes logits of the
     features (default: the last `nn.Linear`); what it receives is z, a vector for each sample, and everything before it
     is the extractor.
 
@@ -31,12 +35,8 @@ def from_torch(
     samples that have the module's own shape pass as they are. Where the two cannot be told apart, `channels_last` says
     whether samples are stored with their channels last.
     """
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise FedgenError("from_torch needs PyTorch: pip install '.[torch]' in FedGen's folder") from None
-    del torch
+    if find_spec("torch") is None:
+        raise FedgenError("from_torch needs PyTorch: pip install '.[torch]' in FedGen's folder")
     from fedgen.models.torch.build import build
 
-    example: Any = sample
-    return build(module, example, predictor, channels_last)
+    return build(module, sample, predictor, channels_last)

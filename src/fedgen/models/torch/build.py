@@ -13,6 +13,7 @@ from torch import nn
 
 from fedgen.core.contract import Array, Model, Params, Tree
 from fedgen.errors import FedgenError
+from fedgen.models.torch.layout import taken_by_module
 from fedgen.models.torch.network import Network, arrays_of
 from fedgen.models.torch.predictor import find_predictor
 
@@ -21,12 +22,14 @@ _SEEDING = threading.Lock()  # PyTorch's generator is one for all threads
 
 def build(
     source: nn.Module | Callable[[], nn.Module],
-    sample: Sequence[int] | torch.Tensor,
+    sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct,
     predictor: str | None,
     channels_last: bool | None,
 ) -> Model:
     """See `fedgen.from_torch`."""
-    example = sample.detach().cpu() if isinstance(sample, torch.Tensor) else torch.zeros(tuple(sample))
+    example = _example(sample)
+    if isinstance(sample, jax.ShapeDtypeStruct) and channels_last is None:
+        channels_last = tuple(sample.shape) != tuple(example.shape) or example.ndim == 3
     module = (copy.deepcopy(source) if isinstance(source, nn.Module) else _made(source, 0)).cpu()
     network = Network(module, find_predictor(module, predictor, example), example, channels_last)
     names = [*network.extractor, *network.predictor, *network.statistics]
@@ -49,6 +52,16 @@ def build(
         return Params(of(network.extractor), of(network.predictor)), of(network.statistics)
 
     return Model(init, network.extract, network.predict, network.random, network.state_dict)
+
+
+def _example(sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct) -> torch.Tensor:
+    """One sample as the module takes it."""
+    if isinstance(sample, torch.Tensor):
+        return sample.detach().cpu()
+    if not isinstance(sample, jax.ShapeDtypeStruct):
+        return torch.zeros(tuple(sample))
+    words = jnp.issubdtype(sample.dtype, jnp.integer) and sample.dtype != jnp.uint8
+    return torch.zeros(taken_by_module(sample), dtype=torch.int64 if words else torch.float32)
 
 
 def _seed(key: Array) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 
 from fedgen.core.contract import Array
@@ -26,3 +27,10 @@ def as_module_takes(x: Array, sample: Sequence[int], channels_last: bool | None)
         return x
     stored = f"{want} or, as images are stored, {(*want[1:], want[0])}" if len(want) == 3 else f"{want}"
     raise FedgenError(f"the module takes samples of shape {want}, so the data must have {stored}, not {have}")
+
+
+def taken_by_module(stored: jax.ShapeDtypeStruct) -> tuple[int, ...]:
+    """The shape in which a module takes samples that are stored so: images channels first, others as they are."""
+    if len(stored.shape) == 3:
+        return (stored.shape[2], *stored.shape[:2])
+    return (1, *stored.shape) if len(stored.shape) == 2 and stored.dtype == jnp.uint8 else tuple(stored.shape)

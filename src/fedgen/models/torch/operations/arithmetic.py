@@ -20,16 +20,21 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh, "trunc": jnp.trunc,
 }  # fmt: skip
 _BINARY: dict[str, Callable[[Any, Any], Array]] = {
-    "atan2": jnp.arctan2, "bitwise_and": jnp.bitwise_and, "bitwise_or": jnp.bitwise_or, "bitwise_xor": jnp.bitwise_xor,
-    "eq": jnp.equal, "floor_divide": jnp.floor_divide, "fmod": jnp.fmod, "ge": jnp.greater_equal, "gt": jnp.greater,
-    "le": jnp.less_equal, "logical_and": jnp.logical_and, "logical_or": jnp.logical_or,
-    "logical_xor": jnp.logical_xor, "lt": jnp.less, "maximum": jnp.maximum, "minimum": jnp.minimum,
+    "atan2": jnp.arctan2, "logical_and": jnp.logical_and, "logical_or": jnp.logical_or,
+    "logical_xor": jnp.logical_xor, "maximum": jnp.maximum, "minimum": jnp.minimum,
+}  # fmt: skip
+_BINARY_BY_NUMBERS_TOO: dict[str, Callable[[Any, Any], Array]] = {
+    "bitwise_and": jnp.bitwise_and, "bitwise_or": jnp.bitwise_or, "bitwise_xor": jnp.bitwise_xor, "eq": jnp.equal,
+    "fmod": jnp.fmod, "ge": jnp.greater_equal, "gt": jnp.greater, "le": jnp.less_equal, "lt": jnp.less,
     "mul": jnp.multiply, "ne": jnp.not_equal, "remainder": jnp.remainder,
 }  # fmt: skip
 for _name, _one in _UNARY.items():
     operation(f"aten.{_name}.default")(_one)
 for _name, _two in _BINARY.items():
-    operation(*(f"aten.{_name}.{overload}" for overload in ("default", "Tensor", "Scalar")))(_two)
+    operation(f"aten.{_name}.default")(_two)
+for _name, _two in _BINARY_BY_NUMBERS_TOO.items():
+    operation(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_two)
+operation("aten.floor_divide.default", "aten.floor_divide.Scalar")(jnp.floor_divide)
 
 
 @operation("aten.add.Tensor", "aten.add.Scalar")
