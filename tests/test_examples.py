@@ -57,6 +57,11 @@ def test_new_algorithm_runs_through_the_same_simulator() -> None:
 
 
 @pytest.mark.slow
+def test_torch_model() -> None:
+    assert float(_run("examples/torch_model.py").split()[0]) > 60
+
+
+@pytest.mark.slow
 def test_flax_model() -> None:
     sys.path.insert(0, str(ROOT / "examples"))
     try:
