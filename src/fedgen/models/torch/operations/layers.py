@@ -18,10 +18,6 @@ def convolution(
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
 ) -> Array:  # fmt: skip
     """A convolution or a transposed one: x [batch, in, ...], weight [out, in / groups, ...] (transposed: [in, out])."""
-    if x.ndim == weight.ndim - 1:  # one sample, without a batch
-        return convolution(
-            x[None], weight, bias, stride, padding, dilation, transposed, output_padding, groups
-        )[0]  # fmt: skip
     axes = "DHW"[-(x.ndim - 2) :]
     form = (f"NC{axes}", f"OI{axes}", f"NC{axes}")
     if transposed:

@@ -6,7 +6,8 @@ of XLA's own windows is several times as slow.
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -45,7 +46,7 @@ def _pool(
     if np.prod(window) > _MOST_VIEWS:
         ones = (1,) * before
         return lax.reduce_window(
-            x, jnp.asarray(start, x.dtype), by_xla, ones + window, ones + stride, ((0, 0),) * before + tuple(edges),
+            x, np.asarray(start, x.dtype), by_xla, ones + window, ones + stride, ((0, 0),) * before + tuple(edges),
             window_dilation=ones + dilation,
         )  # fmt: skip
     x = lax.pad(x, jnp.asarray(start, x.dtype), [(0, 0, 0)] * before + [(low, high, 0) for low, high in edges])
@@ -68,9 +69,8 @@ def _first_largest(a: Array, b: Array) -> Array:
 
 def _max_pool(
     x: Array, window: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,), ceil_mode: bool = False,
+    dilation: Sequence[int] = (1,), ceil_mode: bool = False, *, axes: int,
 ) -> Array:  # fmt: skip
-    axes = len(window)
     window, stride = _whole(window, axes), _whole(stride, axes, window)
     padding, dilation = _whole(padding, axes), _whole(dilation, axes)
     sizes = x.shape[-axes:]
@@ -83,9 +83,8 @@ def _max_pool(
 
 def _avg_pool(
     x: Array, window: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None, *, axes: int,
 ) -> Array:  # fmt: skip
-    axes = len(window)
     window, stride, padding = _whole(window, axes), _whole(stride, axes, window), _whole(padding, axes)
     sizes = x.shape[-axes:]
     edges = [_edges(*of_axis, ceil_mode) for of_axis in zip(sizes, window, stride, padding, strict=True)]
@@ -103,16 +102,15 @@ def _avg_pool(
     return y
 
 
+def _max_pool_with_indices(x: Array, *settings: Any, axes: int) -> tuple[Array, None]:
+    """The values alone: networks make nothing of the places."""
+    return _max_pool(x, *settings, axes=axes), None
+
+
 for _n in (1, 2, 3):
-    operation(f"aten.max_pool{_n}d.default")(_max_pool)
-    operation(f"aten.avg_pool{_n}d.default")(_avg_pool)
-
-
-def _only_values(x: Array, *settings: Sequence[int]) -> tuple[Array, None]:
-    return _max_pool(x, *settings), None  # type: ignore[arg-type]
-
-
-operation("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")(_only_values)
+    operation(f"aten.max_pool{_n}d.default")(partial(_max_pool, axes=_n))
+    operation(f"aten.avg_pool{_n}d.default")(partial(_avg_pool, axes=_n))
+    operation(f"aten.max_pool{_n}d_with_indices.default")(partial(_max_pool_with_indices, axes=_n))
 
 
 def _bins(have: int, want: int) -> list[tuple[int, int]]:
@@ -120,9 +118,8 @@ def _bins(have: int, want: int) -> list[tuple[int, int]]:
     return [(i * have // want, -(-(i + 1) * have // want)) for i in range(want)]
 
 
-@operation(
-    *(f"aten.{name}.default" for n in (1, 2, 3) for name in (f"adaptive_avg_pool{n}d", f"_adaptive_avg_pool{n}d"))
-)
+@operation(*(f"aten.adaptive_avg_pool{n}d.default" for n in (1, 2, 3)))
+@operation(*(f"aten._adaptive_avg_pool{n}d.default" for n in (2, 3)))
 def adaptive_avg_pool(x: Array, sizes: Sequence[int]) -> Array:
     """The mean over as many windows as the result is to have, along each axis by a product with a matrix."""
     for axis, want in enumerate(sizes, start=x.ndim - len(sizes)):

@@ -79,15 +79,10 @@ def _network(
     cell: Cell, x: Array, states: Sequence[Array], params: Sequence[Array], biases: bool, dropped: float, train: bool,
     bidirectional: bool, batch_first: bool, draw: Draw,
 ) -> tuple[Array, ...]:  # fmt: skip
-    if single := x.ndim == 2:  # one sequence, without a batch
-        x, states = jnp.expand_dims(x, 0 if batch_first else 1), [state[:, None] for state in states]
     layers = _layers(params, biases, projected=len(states) == 2 and states[0].shape[-1] != states[1].shape[-1])
     x = jnp.swapaxes(x, 0, 1) if batch_first else x
     y, last = _run(cell, x, tuple(states), layers, 2 if bidirectional else 1, dropped if train else 0.0, draw)
-    y = jnp.swapaxes(y, 0, 1) if batch_first else y
-    if single:
-        return jnp.squeeze(y, 0 if batch_first else 1), *(state[:, 0] for state in last)
-    return y, *last
+    return jnp.swapaxes(y, 0, 1) if batch_first else y, *last
 
 
 @operation("aten.lstm.input", random=True)
