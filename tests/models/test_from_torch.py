@@ -28,24 +28,23 @@ from torch_networks import MLP, VGG11, LeNet, MobileNetV2, ResNet, Text, ViT
 KEY = jax.random.key(0)
 IMAGE = (3, 32, 32)
 TOKENS = torch.zeros(7, dtype=torch.int64)
-SMALL_STAGES = ((1, 4, 1, 1), (6, 6, 2, 2), (6, 8, 1, 2))
 
 # name -> the module, and its samples
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "lenet": (LeNet, (1, 28, 28)),
-    "vgg-11": (lambda: VGG11(width=4, hidden=16, dropout=0.0), IMAGE),
-    "resnet-18": (lambda: ResNet(width=4), IMAGE),
-    "mobilenet-v2": (lambda: MobileNetV2(SMALL_STAGES, 4, 16, dropout=0.0), IMAGE),
-    "resnet, group norm": (lambda: ResNet(width=4, stages=2, blocks=1, norm=lambda n: nn.GroupNorm(2, n)), IMAGE),
-    "vit": (ViT, (3, 16, 16)),
+    "resnet": (lambda: ResNet(width=4, stages=2, blocks=1), IMAGE),
+    "resnet, group norm": (lambda: ResNet(width=4, stages=1, blocks=1, norm=lambda n: nn.GroupNorm(2, n)), IMAGE),
+    "mobilenet-v2": (lambda: MobileNetV2(((1, 4, 1, 2), (6, 4, 1, 1)), 4, 16, dropout=0.0), IMAGE),
+    "vit": (lambda: ViT(depth=1), (3, 16, 16)),
     "mlp": (lambda: MLP(dropout=0.0), (20,)),
     "lstm": (lambda: Text(nn.LSTM), TOKENS),
     "gru": (lambda: Text(nn.GRU), TOKENS),
 }
-FULL_SIZE: dict[str, tuple[Callable[[], nn.Module], Any]] = {
-    "vgg-11": (lambda: VGG11(hidden=512, dropout=0.0), IMAGE),
-    "resnet-18": (ResNet, IMAGE),
-    "mobilenet-v2": (lambda: MobileNetV2(dropout=0.0), IMAGE),
+LARGER: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "vgg-11": (lambda: VGG11(width=8, hidden=32, dropout=0.0), IMAGE),
+    "vit": (lambda: ViT(size=32, width=64, depth=4, heads=4), IMAGE),
+    "resnet-18, full size": (ResNet, IMAGE),
+    "mobilenet-v2, full size": (lambda: MobileNetV2(dropout=0.0), IMAGE),
 }
 
 
@@ -128,9 +127,9 @@ def test_forward_gradients_and_statistics_are_torchs(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FULL_SIZE)
-def test_full_size_networks_are_torchs(name: str) -> None:
-    _assert_like_torch(*FULL_SIZE[name])
+@pytest.mark.parametrize("name", LARGER)
+def test_larger_networks_are_torchs(name: str) -> None:
+    _assert_like_torch(*LARGER[name])
 
 
 def _model(module: nn.Module, sample: Any, **options: Any) -> tuple[Model, Params, Any]:
@@ -156,6 +155,8 @@ def test_dropout_drops_its_share_in_training_alone() -> None:
     for share in (dropped, dropped_otherwise):
         assert abs(share - 0.3) < 5 * np.sqrt(0.3 * 0.7 / (200 * alive.sum())) + 0.02
     assert np.mean((np.asarray(trained) == 0) != (np.asarray(other) == 0)) > 0.1
+    with pytest.raises(FedgenError, match="needs a key"):
+        model.extract(params.extractor, statistics, x, True)
 
 
 def test_what_dropout_keeps_is_torchs_forward_with_that_mask() -> None:
@@ -177,12 +178,6 @@ def test_two_dropouts_of_one_step_draw_differently() -> None:
     assert np.unique(z).tolist() == [0, 4]
 
 
-def test_a_random_network_without_a_key_is_refused() -> None:
-    model, params, statistics = _model(MLP(), (20,))
-    with pytest.raises(FedgenError, match="needs a key"):
-        model.extract(params.extractor, statistics, jnp.ones((2, 20)), True)
-
-
 def _logits(module: nn.Module, x: Any) -> np.ndarray:
     with torch.no_grad():
         return module.eval()(torch.tensor(np.asarray(x))).numpy()
@@ -193,7 +188,7 @@ class SmallNet(nn.Module):
 
     def __init__(self, channels: int = 1, classes: int = 4) -> None:
         super().__init__()
-        self.conv, self.norm = nn.Conv2d(channels, 3, 3, stride=2, padding=1), nn.BatchNorm2d(3)
+        self.conv, self.norm = nn.Conv2d(channels, 3, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(3)
         self.hidden, self.fc = nn.Linear(48, 6), nn.Linear(6, classes)
         self.register_buffer("table", torch.arange(6) % 2)
         self.unused = nn.Parameter(torch.zeros(2))
@@ -266,7 +261,7 @@ def test_parameters_are_split_at_the_predictor() -> None:
     model, params, statistics = _model(SmallNet(), (1, 8, 8), predictor="fc")
     assert set(params.predictor) == {"fc.weight", "fc.bias"}
     assert set(params.extractor) == {
-        "conv.weight", "conv.bias", "norm.weight", "norm.bias", "hidden.weight", "hidden.bias", "unused",
+        "conv.weight", "norm.weight", "norm.bias", "hidden.weight", "hidden.bias", "unused",
     }  # fmt: skip
     assert set(statistics) == {"norm.running_mean", "norm.running_var"}
     deeper = nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 5), nn.LogSoftmax(1)))
@@ -289,6 +284,18 @@ class Unrolled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.fc(torch.stack([torch.tanh(self.first(row)) * len(x) for row in x]))
+
+
+def test_a_module_is_exported_once_in_each_mode_for_batches_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported, export = [], torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *a, **k: exported.append(a) or export(*a, **k))
+    module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    model, params, statistics = _model(module, (4,))
+    for count in (2, 1, 5):
+        x = np.random.default_rng(count).normal(size=(count, 4)).astype(np.float32)
+        z, _ = model.extract(params.extractor, statistics, x, False)
+        np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, x), atol=1e-6)
+    assert len(exported) == 2
 
 
 def test_a_module_that_fixes_the_batch_size_is_exported_for_each() -> None:

@@ -400,6 +400,7 @@ class Case:
             np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=2e-5 * scale, err_msg=self.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, len(CASES), AT_ONCE))
 def test_operations_and_derivatives_are_torchs(first: int) -> None:
     """Some of the cases: compiling them together takes a fraction of the time."""

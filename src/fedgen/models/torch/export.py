@@ -37,7 +37,7 @@ class Exported:
     most: int | None  # numbers of samples in a batch that it holds for; None: any
 
     def holds_for(self, batch: int) -> bool:
-        """Whether a batch may have this size. A graph that holds for any size has no 1, which it is right for too."""
+        """Whether a batch may have this size; torch.export says 2 or more also where 1 is as good."""
         return self.least <= max(batch, 2) and (self.most is None or batch <= self.most)
 
     @cached_property
@@ -60,36 +60,51 @@ class Exporter:
     def __call__(self, train: bool, batch: int = _BATCH) -> Exported:
         """The graph for batches of this size."""
         if (train, None) not in self._made:
-            try:
-                self._made[train, None] = self._export(train, None)
-            except Exception:  # torch.export raises many kinds; what is wrong for one size, too, is raised below
-                self._made[train, None] = None
+            self._made[train, None] = self._for_any_size(train)
         general = self._made[train, None]
         if general is not None and general.holds_for(batch):
             return general
         if (train, batch) not in self._made:
-            try:
-                self._made[train, batch] = self._export(train, batch)
-            except Exception as error:
-                mode = "training" if train else "evaluation"
-                said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-                raise FedgenError(f"torch.export cannot follow the module in {mode} mode: {said}") from error
+            self._made[train, batch] = self._for_one_size(train, batch)
         made = self._made[train, batch]
         assert made is not None
         return made
 
-    def _export(self, train: bool, batch: int | None) -> Exported:
-        x = self._example.expand(batch or _BATCH, *self._example.shape).clone()
+    def _for_any_size(self, train: bool) -> Exported | None:
+        try:
+            program = self._program(train, _BATCH, ({0: Dim.DYNAMIC},))
+        except Exception:  # torch.export raises many kinds; what has another cause is raised for one size as well
+            return None
+        (x,) = (node for node in program.graph.nodes if node.name == program.graph_signature.user_inputs[0])
+        size = x.meta["val"].shape[0]
+        if not isinstance(size, torch.SymInt):
+            return None
+        least, most = 1, None
+        for symbol, bounds in program.range_constraints.items():
+            if str(symbol) == str(size):
+                least, most = int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None
+        sizes = tuple(node.name for node in program.graph.nodes if _is(node, size))
+        return _read(program, self._names, sizes, least, most)
+
+    def _for_one_size(self, train: bool, batch: int) -> Exported:
+        try:
+            program = self._program(train, batch, None)
+        except Exception as error:
+            mode = "training" if train else "evaluation"
+            said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            raise FedgenError(f"torch.export cannot follow the module in {mode} mode: {said}") from error
+        return _read(program, self._names, (), batch, batch)
+
+    def _program(self, train: bool, batch: int, shapes: Any) -> Any:
+        x = self._example.expand(batch, *self._example.shape).clone()
         self._module.train(train)
         with _quiet(), _no_fast_path():
-            shapes = None if batch else ({0: Dim.DYNAMIC},)
             program = torch.export.export(self._module, (x,), dynamic_shapes=shapes)
+            # What has a counterpart stays as it is; the rest is decomposed until it has one.
             table = torch.export.default_decompositions()
-            for operation in list(table):
-                if str(operation) in OPERATIONS:
-                    del table[operation]
-            program = program.run_decompositions(table)
-        return _read(program, batch, self._names)
+            for operation in [operation for operation in table if str(operation) in OPERATIONS]:
+                del table[operation]
+            return program.run_decompositions(table)
 
 
 class _Split(nn.Module):
@@ -128,9 +143,11 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().copy()
 
 
-def _read(program: Any, batch: int | None, first: Mapping[str, str]) -> Exported:
+def _read(
+    program: Any, first: Mapping[str, str], batch_sizes: tuple[str, ...], least: int, most: int | None
+) -> Exported:
     """What is needed of an exported program."""
-    signature, graph = program.graph_signature, program.graph
+    signature = program.graph_signature
     tensors: dict[str, str] = {}
     constants: dict[str, np.ndarray] = {}
     x = ""
@@ -149,19 +166,7 @@ def _read(program: Any, batch: int | None, first: Mapping[str, str]) -> Exported
         elif spec.kind is OutputKind.USER_OUTPUT:
             outputs.append(spec.arg.name)
     z, logits = outputs
-    sizes: tuple[str, ...] = ()
-    least, most = (batch, batch) if batch else (1, None)
-    if batch is None:
-        (placeholder,) = (node for node in graph.nodes if node.name == x)
-        symbol = placeholder.meta["val"].shape[0]
-        if not isinstance(symbol, torch.SymInt):
-            raise ValueError("the batch size became a constant")
-        sizes = tuple(node.name for node in graph.nodes if _is(node, symbol))
-        for bounded, bounds in program.range_constraints.items():
-            if str(bounded) == str(symbol):
-                least = int(bounds.lower)
-                most = int(bounds.upper) if bounds.upper.is_finite else None
-    return Exported(graph, x, z, logits, tensors, constants, updates, sizes, least, most)
+    return Exported(program.graph, x, z, logits, tensors, constants, updates, batch_sizes, least, most)
 
 
 def _is(node: torch.fx.Node, symbol: torch.SymInt) -> bool:
