@@ -167,12 +167,14 @@ class MLP(nn.Module):
 
 
 class Text(nn.Module):
-    """Embeddings, two layers of an LSTM or GRU in both directions, and the last outputs."""
+    """Embeddings, an LSTM or GRU in both directions, and the last outputs."""
 
-    def __init__(self, kind: type[nn.RNNBase], words: int = 30, width: int = 6, classes: int = 10) -> None:
+    def __init__(
+        self, kind: type[nn.RNNBase], layers: int = 1, words: int = 30, width: int = 6, classes: int = 10
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(words, width, padding_idx=0)
-        self.rnn = kind(width, 5, num_layers=2, bidirectional=True, batch_first=True)
+        self.rnn = kind(width, 5, num_layers=layers, bidirectional=True, batch_first=True)
         self.fc = nn.Linear(10, classes)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
