@@ -85,7 +85,7 @@ def _computed(node: Node, known: Mapping[str, Any], floating: Any, draw: Callabl
 
     target: Any = node.target
     if target is operator.getitem:
-        return known[node.args[0].name][node.args[1]]  # type: ignore[union-attr, index]
+        return known[node.args[0].name][node.args[1]]
     if _name(node) not in OPERATIONS:
         arguments = [value(a) for a in node.args]
         return arguments[0].shape[arguments[1]] if _name(node) == "aten.sym_size.int" else target(*arguments)

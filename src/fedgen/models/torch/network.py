@@ -78,9 +78,11 @@ class Network:
         found = {}
         for name in part.inputs:
             tensor = exported.tensors.get(name)
+            if tensor is None:  # x
+                continue
             if tensor in own:
                 found[name] = own[tensor]
-            elif tensor is not None:
+            else:
                 array = jnp.asarray(exported.constants[tensor] if tensor in exported.constants else self._fixed[tensor])
                 found[name] = array.astype(floating) if jnp.issubdtype(array.dtype, jnp.floating) else array
         return found

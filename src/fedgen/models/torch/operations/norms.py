@@ -64,8 +64,10 @@ def batch_norm(
     y, batch_mean, inverse = batch_norm_by_batch(x, weight, bias, training, momentum, eps)
     n = x.size // x.shape[1]
     unbiased = (1 / jnp.square(inverse) - eps) * (n / max(n - 1, 1))
-    after = [(1 - momentum) * old + momentum * new for old, new in ((mean, batch_mean), (variance, unbiased))]
-    return y, batch_mean, inverse, *jax.lax.stop_gradient(after)
+    mean, variance = jax.lax.stop_gradient(
+        ((1 - momentum) * mean + momentum * batch_mean, (1 - momentum) * variance + momentum * unbiased)
+    )
+    return y, batch_mean, inverse, mean, variance
 
 
 @operation("aten.native_layer_norm.default")

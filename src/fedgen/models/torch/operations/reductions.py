@@ -59,10 +59,12 @@ def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
     return lambda x, dim=None, keepdim=False: function(x, axis=_axes(dim), keepdims=keepdim)
 
 
-for _name, _function in {"amax": jnp.max, "amin": jnp.min, "argmax": jnp.argmax, "argmin": jnp.argmin}.items():
-    operation(f"aten.{_name}.default")(_reduction(_function))
-for _name, _function in {"any": jnp.any, "all": jnp.all}.items():
-    operation(*(f"aten.{_name}.{overload}" for overload in ("default", "dim", "dims")))(_reduction(_function))
+operation("aten.amax.default")(_reduction(jnp.max))
+operation("aten.amin.default")(_reduction(jnp.min))
+operation("aten.argmax.default")(_reduction(jnp.argmax))
+operation("aten.argmin.default")(_reduction(jnp.argmin))
+operation("aten.any.default", "aten.any.dim", "aten.any.dims")(_reduction(jnp.any))
+operation("aten.all.default", "aten.all.dim", "aten.all.dims")(_reduction(jnp.all))
 operation("aten.max.default")(jnp.max)
 operation("aten.min.default")(jnp.min)
 

@@ -236,9 +236,9 @@ def diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
 
 
 @operation("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
-def arange(*bounds: Scalar, dtype: Any = None) -> Array:
+def arange(start: Scalar, stop: Scalar | None = None, step: Scalar | None = None, *, dtype: Any = None) -> Array:
     """Numbers at equal distances."""
-    return jnp.arange(*bounds, dtype=dtype)
+    return jnp.arange(start, stop, step, dtype=dtype)
 
 
 @operation("aten.full.default")
