@@ -58,7 +58,7 @@ def test_new_algorithm_runs_through_the_same_simulator() -> None:
 
 @pytest.mark.slow
 def test_torch_model() -> None:
-    assert float(_run("examples/torch_model.py").split()[0]) > 60
+    assert float(_run("examples/torch_model.py")) > 60
 
 
 @pytest.mark.slow

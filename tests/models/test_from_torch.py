@@ -308,17 +308,27 @@ def test_a_module_that_fixes_the_batch_size_is_exported_for_each() -> None:
 def test_bfloat16_parameters_compute_in_bfloat16_and_keep_float32_statistics() -> None:
     model, params, statistics = _model(_made(SmallNet), (1, 8, 8))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 8, 8, 1)), jnp.float32)
-    half = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
-    z, after = model.extract(half.extractor, statistics, x, True)
-    exact, exact_after = model.extract(params.extractor, statistics, x, True)
-    assert z.dtype == jnp.bfloat16
-    assert model.predict(half.predictor, z).dtype == jnp.bfloat16
+
+    @jax.jit
+    def run(params: Params) -> tuple:
+        z, after = model.extract(params.extractor, statistics, x, True)
+        return z, after, model.predict(params.predictor, z)
+
+    z, after, logits = run(jax.tree.map(lambda a: a.astype(jnp.bfloat16), params))
+    exact, exact_after, exact_logits = run(params)
+    assert z.dtype == logits.dtype == jnp.bfloat16
     assert {a.dtype for a in after.values()} == {jnp.dtype("float32")}
     np.testing.assert_allclose(z.astype(jnp.float32), exact, rtol=0.05, atol=0.05)
+    np.testing.assert_allclose(logits.astype(jnp.float32), exact_logits, rtol=0.05, atol=0.05)
     np.testing.assert_allclose(after["norm.running_var"], exact_after["norm.running_var"], rtol=0.02)
-    text, words, _ = _model(Text(nn.LSTM), TOKENS)
-    half = jax.tree.map(lambda a: a.astype(jnp.bfloat16), words)
-    assert text.extract(half.extractor, {}, jnp.ones((2, 7), jnp.int32), False)[0].dtype == jnp.bfloat16
+
+
+def test_a_recurrent_network_computes_in_bfloat16_too() -> None:
+    model, params, _ = _model(Text(nn.GRU), TOKENS)  # its first state is made in float32
+    half = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
+    words = jnp.ones((2, 7), jnp.int32)
+    z = jax.eval_shape(lambda extractor: model.extract(extractor, {}, words, False)[0], half.extractor)
+    assert z.dtype == jnp.bfloat16
 
 
 def test_frozen_parameters_stay_and_tied_ones_are_one() -> None:
