@@ -24,6 +24,7 @@ AT_LEAST = {
     "new_algorithm.py": 40,
     "flax_model.py": 50,
     "equinox_model.py": 50,
+    "torch_model.py": 60,
     "text_classification.py": 65,
     "table.py": 75,
 }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedgen.models import MODELS
     from fedgen.models.from_equinox import from_equinox
     from fedgen.models.from_flax import from_flax
+    from fedgen.models.from_torch import from_torch
     from fedgen.simulator.devices import use_machine_well
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "from_arrays",
     "from_equinox",
     "from_flax",
+    "from_torch",
     "simulate",
     "use_machine_well",
 ]
@@ -66,6 +68,7 @@ _MODULES = {
     "fedgen.models": ("MODELS",),
     "fedgen.models.from_equinox": ("from_equinox",),
     "fedgen.models.from_flax": ("from_flax",),
+    "fedgen.models.from_torch": ("from_torch",),
     "fedgen.simulator.devices": ("use_machine_well",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -38,13 +38,14 @@ class Model(NamedTuple):
     values (an empty tuple where there are none). `extract(extractor, statistics, x, train)` gives
     `(z, statistics)`; `predict(predictor, z)` gives the logits. A network that draws at random in training (dropout)
     says so with `random`: its `extract(extractor, statistics, x, train, key=None)` gets another key for each step.
+    `state_dict(params, statistics)` gives parameters and statistics under the names that the network's own framework
+    knows, as NumPy arrays; None where there is no such framework.
     """
 
     init: Callable[[Array], tuple[Params, Tree]]
     extract: Callable[..., tuple[Array, Tree]]
     predict: Callable[[Tree, Array], Array]
     random: bool = False
-    # parameters and statistics under the names that the network's own framework knows, as NumPy arrays
     state_dict: Callable[[Params, Tree], dict[str, Any]] | None = None
 
     def extract_in_training(self, extractor: Tree, statistics: Tree, x: Array, key: Array | None) -> tuple[Array, Tree]:

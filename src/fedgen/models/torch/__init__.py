@@ -1,0 +1,7 @@
+"""PyTorch modules as models: `torch.export` gives a graph of ATen operations, which are computed by JAX.
+
+`export` makes the graph, `graph` evaluates it with `operations`, `layout` arranges samples as the module takes them,
+and `build` makes a `Model` of it all. `operation` adds an operation that is missing.
+"""
+
+from fedgen.models.torch.registry import operation as operation

@@ -1,0 +1,79 @@
+"""A `Model` from a PyTorch module, or from a function that makes one for each seed."""
+
+import copy
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import nn
+
+from fedgen.core.contract import Array, Model, Params, Tree
+from fedgen.errors import FedgenError
+from fedgen.models.torch.layout import taken_by_module
+from fedgen.models.torch.network import Network, arrays_of
+from fedgen.models.torch.predictor import find_predictor
+
+_SEEDING = threading.Lock()  # PyTorch's generator is one for all threads
+
+
+def build(
+    source: nn.Module | Callable[[], nn.Module],
+    sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct,
+    predictor: str | None,
+    channels_last: bool | None,
+) -> Model:
+    """See `fedgen.from_torch`."""
+    example = _example(sample)
+    if isinstance(sample, jax.ShapeDtypeStruct) and channels_last is None:
+        channels_last = tuple(sample.shape) != tuple(example.shape) or example.ndim == 3
+    module = (copy.deepcopy(source) if isinstance(source, nn.Module) else _made(source, 0)).cpu()
+    network = Network(module, find_predictor(module, predictor, example), example, channels_last)
+    names = [*network.extractor, *network.predictor, *network.statistics]
+    present = arrays_of(module)
+    forms = [jax.ShapeDtypeStruct(present[name].shape, jnp.float32) for name in names]
+
+    def weights(key: Array) -> list[np.ndarray]:
+        arrays = present if isinstance(source, nn.Module) else arrays_of(_made(source, _seed(key)))
+        return [arrays[name].astype(np.float32) for name in names]
+
+    def init(key: Array) -> tuple[Params, Tree]:
+        # `init` is traced, and PyTorch's weights are no constants of the compiled program: they may be large, and
+        # depend on the key.
+        found = jax.pure_callback(weights, forms, jax.random.key_data(key), vmap_method="sequential")
+        by_name = dict(zip(names, found, strict=True))
+
+        def of(some: Sequence[str]) -> dict[str, Array]:
+            return {name: by_name[name] for name in some}
+
+        return Params(of(network.extractor), of(network.predictor)), of(network.statistics)
+
+    return Model(init, network.extract, network.predict, network.random, network.state_dict)
+
+
+def _example(sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct) -> torch.Tensor:
+    """One sample as the module takes it."""
+    if isinstance(sample, torch.Tensor):
+        return sample.detach().cpu()
+    if not isinstance(sample, jax.ShapeDtypeStruct):
+        return torch.zeros(tuple(sample))
+    words = jnp.issubdtype(sample.dtype, jnp.integer) and sample.dtype != jnp.uint8
+    return torch.zeros(taken_by_module(sample), dtype=torch.int64 if words else torch.float32)
+
+
+def _seed(key: Array) -> int:
+    """A seed for PyTorch from the data of JAX's key."""
+    return int.from_bytes(hashlib.sha256(np.asarray(key).tobytes()).digest()[:8], "little")
+
+
+def _made(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The factory's module under this seed; PyTorch's generator is left as it was."""
+    with _SEEDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = factory()
+    if not isinstance(module, nn.Module):
+        raise FedgenError(f"from_torch takes an nn.Module or a function that makes one, not {type(module).__name__}")
+    return module

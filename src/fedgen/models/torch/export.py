@@ -1,0 +1,192 @@
+"""An `nn.Module` as graphs of ATen operations, by `torch.export`: one in training and one in evaluation mode."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Graph
+
+from fedgen.errors import FedgenError
+from fedgen.models.torch.graph import Part, part
+from fedgen.models.torch.registry import OPERATIONS
+
+_BATCH = 2  # samples of the example that the module is exported with
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A module's graph in one mode. Names are those of its nodes, but for those of parameters and buffers."""
+
+    graph: Graph
+    x: str
+    z: str
+    logits: str
+    tensors: dict[str, str]  # input -> parameter, buffer or constant
+    constants: dict[str, np.ndarray]  # those that are neither parameter nor buffer
+    updates: dict[str, str]  # buffer -> its value after a batch
+    batch_sizes: tuple[str, ...]  # nodes that are the number of samples
+    least: int  # and
+    most: int | None  # numbers of samples in a batch that it holds for; None: any
+
+    def holds_for(self, batch: int) -> bool:
+        """Whether a batch may have this size; torch.export says 2 or more also where 1 is as good."""
+        return self.least <= max(batch, 2) and (self.most is None or batch <= self.most)
+
+    @cached_property
+    def predictor(self) -> Part:
+        """From z to the logits."""
+        return part(self.graph, [self.logits], given=[self.z, *self.batch_sizes])
+
+    def extractor(self, buffers: Sequence[str]) -> Part:
+        """From x to z, and to these buffers after the batch."""
+        return part(self.graph, [self.z, *(self.updates[name] for name in buffers)])
+
+
+class Exporter:
+    """Exports a module when it is first needed: for batches of any size, or where that fails for each size."""
+
+    def __init__(self, module: nn.Module, predictor: str, example: torch.Tensor) -> None:
+        self._module, self._example, self._names = _Split(module, predictor), example, first_names(module)
+        self._made: dict[tuple[bool, int | None], Exported | None] = {}
+
+    def __call__(self, train: bool, batch: int = _BATCH) -> Exported:
+        """The graph for batches of this size."""
+        if (train, None) not in self._made:
+            self._made[train, None] = self._for_any_size(train)
+        general = self._made[train, None]
+        if general is not None and general.holds_for(batch):
+            return general
+        if (train, batch) not in self._made:
+            self._made[train, batch] = self._for_one_size(train, batch)
+        made = self._made[train, batch]
+        assert made is not None
+        return made
+
+    def _for_any_size(self, train: bool) -> Exported | None:
+        try:
+            program = self._program(train, _BATCH, ({0: Dim.DYNAMIC},))
+        except Exception:  # torch.export raises many kinds; what has another cause is raised for one size as well
+            return None
+        (x,) = (node for node in program.graph.nodes if node.name == program.graph_signature.user_inputs[0])
+        size = x.meta["val"].shape[0]
+        if not isinstance(size, torch.SymInt):
+            return None
+        least, most = 1, None
+        for symbol, bounds in program.range_constraints.items():
+            if str(symbol) == str(size):
+                least, most = int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None
+        sizes = tuple(node.name for node in program.graph.nodes if _is(node, size))
+        return _read(program, self._names, sizes, least, most)
+
+    def _for_one_size(self, train: bool, batch: int) -> Exported:
+        try:
+            program = self._program(train, batch, None)
+        except Exception as error:
+            mode = "training" if train else "evaluation"
+            said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            raise FedgenError(f"torch.export cannot follow the module in {mode} mode: {said}") from error
+        return _read(program, self._names, (), batch, batch)
+
+    def _program(self, train: bool, batch: int, shapes: Any) -> Any:
+        x = self._example.expand(batch, *self._example.shape).clone()
+        self._module.train(train)
+        with _quiet(), _no_fast_path():
+            program = torch.export.export(self._module, (x,), dynamic_shapes=shapes)
+            # What has a counterpart stays as it is; the rest is decomposed until it has one.
+            table = torch.export.default_decompositions()
+            for operation in [operation for operation in table if str(operation) in OPERATIONS]:
+                del table[operation]
+            return program.run_decompositions(table)
+
+
+class _Split(nn.Module):
+    """A module that also gives what its predictor receives."""
+
+    def __init__(self, module: nn.Module, predictor: str) -> None:
+        super().__init__()
+        self.module, self._predictor = module, predictor
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """z and the logits."""
+        received: list[torch.Tensor] = []
+
+        def keep(_: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            received.append(arguments[0])
+            return (arguments[0].clone(),)  # which the predictor may change in place
+
+        hook = self.module.get_submodule(self._predictor).register_forward_pre_hook(keep)
+        try:
+            logits = self.module(x)
+        finally:
+            hook.remove()
+        return received[0], logits
+
+
+def first_names(module: nn.Module) -> dict[str, str]:
+    """name -> the first name of the same parameter or buffer, which may have several."""
+    every = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    first = {id(tensor): name for name, tensor in reversed(every)}
+    return {name: first[id(tensor)] for name, tensor in every}
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor as NumPy's array, of which it knows no bfloat16."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().copy()
+
+
+def _read(
+    program: Any, first: Mapping[str, str], batch_sizes: tuple[str, ...], least: int, most: int | None
+) -> Exported:
+    """What is needed of an exported program."""
+    signature = program.graph_signature
+    tensors: dict[str, str] = {}
+    constants: dict[str, np.ndarray] = {}
+    x = ""
+    for spec in signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            x = spec.arg.name
+            continue
+        name = spec.target.removeprefix("module.")
+        tensors[spec.arg.name] = first.get(name, name)
+        if name not in first:
+            constants[name] = array_of(program.constants[spec.target])
+    updates, outputs = {}, []
+    for spec in signature.output_specs:
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            updates[first[spec.target.removeprefix("module.")]] = spec.arg.name
+        elif spec.kind is OutputKind.USER_OUTPUT:
+            outputs.append(spec.arg.name)
+    z, logits = outputs
+    return Exported(program.graph, x, z, logits, tensors, constants, updates, batch_sizes, least, most)
+
+
+def _is(node: torch.fx.Node, symbol: torch.SymInt) -> bool:
+    return isinstance(node.meta.get("val"), torch.SymInt) and str(node.meta["val"]) == str(symbol)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of PyTorch's own parts about each other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _no_fast_path() -> Iterator[None]:
+    """Attention by its ordinary operations in evaluation mode, too."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

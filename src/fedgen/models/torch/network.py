@@ -1,0 +1,176 @@
+"""A module's tensors, sorted by who owns them, and its graphs as functions of JAX arrays."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import nn
+
+from fedgen.core.contract import Array, Params, Tree
+from fedgen.errors import FedgenError
+from fedgen.models.torch.export import Exported, Exporter, array_of, first_names
+from fedgen.models.torch.graph import Part
+from fedgen.models.torch.layout import as_module_takes
+
+
+class Network:
+    """What a `Model` is made of; `example` is one sample as the module takes it."""
+
+    def __init__(self, module: nn.Module, predictor: str, example: torch.Tensor, channels_last: bool | None) -> None:
+        self._sample, self._integer = tuple(example.shape), not example.is_floating_point()
+        self._channels_last = channels_last
+        self._export = Exporter(module, predictor, example)
+        self._first, self._names = first_names(module), list(module.state_dict())
+        arrays = arrays_of(module)
+        learned = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        self.extractor = [name for name in learned if not name.startswith(f"{predictor}.")]
+        self.predictor = [name for name in learned if name.startswith(f"{predictor}.")]
+        # The server averages statistics, so only numbers that have a mean are among them: not BatchNorm's counter.
+        updated = self._export(True).updates
+        self.statistics = [name for name in updated if np.issubdtype(arrays[name].dtype, np.floating)]
+        moving = {*learned, *self.statistics}
+        self._fixed = {name: array for name, array in arrays.items() if name not in moving}
+        self._check(predictor)
+        self.random = self._draws(arrays)
+
+    def extract(
+        self, extractor: Tree, statistics: Tree, x: Array, train: bool, key: Array | None = None
+    ) -> tuple[Array, Tree]:
+        """z, and the statistics after the batch, from samples as they are stored."""
+        x = as_module_takes(x, self._sample, self._channels_last)
+        draw = _Keys(key, _IN_TRAINING) if train else _Keys(None, _IN_EVALUATION)
+        return self._extract(extractor, statistics, x, train, draw)
+
+    def _extract(self, extractor: Tree, statistics: Tree, x: Array, train: bool, draw: "_Keys") -> tuple[Array, Tree]:
+        exported = self._export(train, len(x))
+        floating = _type_of(extractor, x)
+        part = exported.extractor(self._updated(exported, train))
+        values = self._values(exported, part, {**extractor, **statistics}, floating)
+        values[exported.x] = x.astype(jnp.int32 if self._integer else floating)
+        z, *after = part(values, floating, draw)
+        return z, {**statistics, **dict(zip(self._updated(exported, train), after, strict=True))}
+
+    def predict(self, predictor: Tree, z: Array) -> Array:
+        """The logits of z [..., latent]."""
+        floating, lead = _type_of(predictor, z), z.shape[:-1]
+        z = z.reshape(-1, z.shape[-1]).astype(floating)
+        exported = self._export(True, len(z))
+        values = self._values(exported, exported.predictor, predictor, floating)
+        values |= {exported.z: z, **dict.fromkeys(exported.batch_sizes, len(z))}
+        (logits,) = exported.predictor(values, floating, _Keys(None, _IN_PREDICTOR))
+        return logits.reshape(*lead, -1)
+
+    def state_dict(self, params: Params, statistics: Tree) -> dict[str, Any]:
+        """All parameters and buffers under the module's names; what does not learn is as it was in the module."""
+        moved = {**params.extractor, **params.predictor, **statistics}
+        values = {**self._fixed, **{name: np.array(array, np.float32) for name, array in moved.items()}}
+        return {name: values[self._first[name]] for name in self._names}
+
+    def _updated(self, exported: Exported, train: bool) -> list[str]:
+        return [name for name in self.statistics if train and name in exported.updates]
+
+    def _values(self, exported: Exported, part: Part, own: Mapping[str, Array], floating: Any) -> dict[str, Any]:
+        """A part's inputs but for x; what is fixed has the type that the network computes in."""
+        found = {}
+        for name in part.inputs:
+            tensor = exported.tensors.get(name)
+            if tensor is None:  # x
+                continue
+            if tensor in own:
+                found[name] = own[tensor]
+            else:
+                array = jnp.asarray(exported.constants[tensor] if tensor in exported.constants else self._fixed[tensor])
+                found[name] = array.astype(floating) if jnp.issubdtype(array.dtype, jnp.floating) else array
+        return found
+
+    def _check(self, predictor: str) -> None:
+        """Refuse what cannot be split or has no counterpart, before anything is computed."""
+        training, evaluation = self._export(True), self._export(False)
+        before = training.extractor(self._updated(training, True))
+        parts = before, evaluation.extractor([]), training.predictor
+        if missing := {name: place for part in parts for name, place in part.missing().items()}:
+            name, where = next(iter(missing.items()))
+            place = f"in {where!r}" if where else "in the module itself"
+            others = f" (nor have {', '.join(list(missing)[1:])})" if len(missing) > 1 else ""
+            raise FedgenError(
+                f"PyTorch's operation {name}, {place}, has no counterpart"
+                f'{others}; add one, a function of JAX arrays: @fedgen.models.torch.operation("{name}")'
+            )
+        counters = {training.tensors.get(name) for name in before.inputs} & (
+            set(training.updates) - set(self.statistics)
+        )
+        if counters:
+            raise FedgenError(
+                f"what the module computes in training depends on its counter '{min(map(str, counters))}', which users'"
+                " averages cannot keep; give BatchNorm a momentum"
+            )
+        self._check_split(predictor, training, before)
+
+    def _check_split(self, predictor: str, training: Exported, before: Part) -> None:
+        after = {training.tensors.get(name, name) for name in training.predictor.inputs}
+        if training.x in after:
+            raise FedgenError(
+                f"after its predictor '{predictor}' the module uses more than what that receives and gives; name"
+                " another predictor, through which all of it passes"
+            )
+        if norms := after & set(training.updates):
+            raise FedgenError(
+                f"the predictor '{predictor}' has running statistics ({min(norms)}); name a later submodule"
+            )
+        shared = {training.tensors.get(name) for name in before.inputs} & set(self.predictor) | after & set(
+            self.extractor
+        )
+        if shared:
+            raise FedgenError(
+                f"the extractor and the predictor '{predictor}' both use the parameter '{min(map(str, shared))}';"
+                " name another predictor"
+            )
+
+    def _draws(self, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether training draws at random; shapes are computed in both modes, so that what fails does so now."""
+
+        def forms(names: Sequence[str]) -> dict[str, jax.ShapeDtypeStruct]:
+            return {name: jax.ShapeDtypeStruct(arrays[name].shape, jnp.float32) for name in names}
+
+        keys = _Keys(jax.random.key(0), _IN_TRAINING)
+        tensors = forms(self.extractor), forms(self.statistics)
+        x = jax.ShapeDtypeStruct((2, *self._sample), jnp.int32 if self._integer else jnp.float32)
+        for train, draw in ((False, _Keys(None, _IN_EVALUATION)), (True, keys)):
+            z, _ = jax.eval_shape(partial(self._extract, train=train, draw=draw), *tensors, x)
+        jax.eval_shape(self.predict, forms(self.predictor), z)
+        return keys.drawn > 0
+
+
+_IN_TRAINING = "the module draws at random in training and needs a key: extract(..., key=key)"
+_IN_EVALUATION = "the module draws at random in evaluation mode, where nothing may be random"
+_IN_PREDICTOR = (
+    "the predictor draws at random in training (dropout?), and only the extractor may; name a later submodule"
+)
+
+
+class _Keys:
+    """A key for each draw, counted."""
+
+    def __init__(self, key: Array | None, without: str) -> None:
+        self._key, self._without, self.drawn = key, without, 0
+
+    def __call__(self) -> Array:
+        if self._key is None:
+            raise FedgenError(self._without)
+        self.drawn += 1
+        return jax.random.fold_in(self._key, self.drawn - 1)
+
+
+def arrays_of(module: nn.Module) -> dict[str, np.ndarray]:
+    """A module's parameters and buffers, each once."""
+    return {name: array_of(tensor) for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def _type_of(params: Tree, x: Array) -> Any:
+    """The type that a network with these parameters computes in."""
+    leaves = jax.tree.leaves(params)
+    return leaves[0].dtype if leaves else x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32

@@ -1,0 +1,52 @@
+"""Where a module is split: its predictor receives z, a vector for each sample, and the module gives logits."""
+
+import torch
+from torch import nn
+
+from fedgen.errors import FedgenError, unknown
+
+
+def find_predictor(module: nn.Module, name: str | None, example: torch.Tensor) -> str:
+    """The predictor's name: the given one, or that of the `nn.Linear` that is called last; checked by a batch of two.
+
+    `example` is one sample.
+    """
+    submodules = {path: inner for path, inner in module.named_modules() if path}
+    if name is not None and name not in submodules:
+        raise unknown("predictor", name, submodules)
+    watched = [path for path, inner in submodules.items() if path == name or (not name and type(inner) is nn.Linear)]
+    calls: list[tuple[str, tuple[object, ...]]] = []
+    hooks = [
+        submodules[path].register_forward_pre_hook(lambda _, given, path=path: calls.append((path, given)))
+        for path in watched
+    ]
+    try:
+        with torch.no_grad():
+            logits = module.eval()(example.expand(2, *example.shape))
+    except Exception as error:  # whatever the module's own code raises
+        shape = tuple(example.shape)
+        raise FedgenError(f"the module does not take samples of shape {shape} of {example.dtype}: {error}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not calls:
+        which = f"its submodule '{name}'" if name else "any nn.Linear"
+        raise FedgenError(f"the module does not call {which}; name the predictor, one of {', '.join(submodules)}")
+    found, given = calls[-1]
+    if [path for path, _ in calls].count(found) > 1:
+        others = ", ".join(dict.fromkeys(path for path in submodules if path != found)) or "none"
+        raise FedgenError(
+            f"the module calls '{found}' more than once for a batch, so what it receives is ambiguous; name another"
+            f" predictor: {others}"
+        )
+    z = given[0] if len(given) == 1 else None
+    if not isinstance(z, torch.Tensor) or z.ndim != 2 or len(z) != 2:
+        shown = tuple(z.shape) if isinstance(z, torch.Tensor) else f"{len(given)} arguments"
+        raise FedgenError(
+            f"the predictor '{found}' receives {shown} for a batch of 2; it must receive one vector for each sample:"
+            " name a later submodule, or pool before it"
+        )
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != 2:
+        shown = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+        raise FedgenError(f"the module gives {shown} for a batch of 2; it must give logits [batch, class]")
+    return found

@@ -1,0 +1,456 @@
+"""PyTorch modules as models: forward, gradients and statistics are PyTorch's, and the weights go back."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fedgen
+import fedgen.models.torch
+from fedgen.config import resolve
+from fedgen.core.contract import Model, Params
+from fedgen.core.losses import cross_entropy
+from fedgen.errors import FedgenError
+from fedgen.models.torch.layout import as_module_takes
+from fedgen.models.torch.registry import OPERATIONS
+from fedgen.simulator.setup import prepare
+from helpers import SMALL, play, small_data
+from torch_networks import MLP, VGG11, LeNet, MobileNetV2, ResNet, Text, ViT
+
+KEY = jax.random.key(0)
+IMAGE = (3, 32, 32)
+TOKENS = torch.zeros(7, dtype=torch.int64)
+
+# name -> the module, and its samples
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "lenet": (LeNet, (1, 28, 28)),
+    "resnet": (lambda: ResNet(width=4, stages=2, blocks=1), IMAGE),
+    "resnet, group norm": (lambda: ResNet(width=4, stages=1, blocks=1, norm=lambda n: nn.GroupNorm(2, n)), IMAGE),
+    "mobilenet-v2": (lambda: MobileNetV2(((1, 4, 1, 2), (6, 4, 1, 1)), 4, 16, dropout=0.0), IMAGE),
+    "vit": (lambda: ViT(depth=1), (3, 16, 16)),
+    "mlp": (lambda: MLP(dropout=0.0), (20,)),
+    "lstm": (lambda: Text(nn.LSTM), TOKENS),
+    "gru": (lambda: Text(nn.GRU), TOKENS),
+}
+LARGER: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "vgg-11": (lambda: VGG11(width=8, hidden=32, dropout=0.0), IMAGE),
+    "lstm": (lambda: Text(nn.LSTM, layers=2), TOKENS),
+    "vit": (lambda: ViT(size=32, width=64, depth=4, heads=4), IMAGE),
+    "resnet-18, full size": (ResNet, IMAGE),
+    "mobilenet-v2, full size": (lambda: MobileNetV2(dropout=0.0), IMAGE),
+}
+
+
+def _made(factory: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+    """A module with running statistics and biases that are not those of the start."""
+    torch.manual_seed(seed)
+    module = factory()
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if "running" in name or name.endswith("bias"):
+            tensor.data = tensor.data + torch.rand_like(tensor) / 5
+    return module
+
+
+def _batch(sample: Any, count: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = tuple(sample.shape if isinstance(sample, torch.Tensor) else sample)
+    y = torch.arange(count) % 10
+    if isinstance(sample, torch.Tensor):
+        return torch.randint(0, 30, (count, *shape)), y
+    return torch.randn(count, *shape), y
+
+
+def _stored(x: torch.Tensor) -> jax.Array:
+    """As FedGen stores samples: images with their channels last, tokens as numbers."""
+    return jnp.asarray(np.moveaxis(x.numpy(), 1, -1) if x.ndim == 4 else x.numpy())
+
+
+def _ours(model: Model, x: torch.Tensor, y: torch.Tensor) -> list[tuple]:
+    """Logits, gradients by name, and statistics after the batch, in evaluation and in training mode."""
+    params, statistics = model.init(KEY)
+
+    def run(params: Params, train: bool) -> tuple:
+        def loss(params: Params) -> tuple:
+            z, after = model.extract(params.extractor, statistics, _stored(x), train)
+            logits = model.predict(params.predictor, z)
+            return jnp.mean(cross_entropy(logits, y.numpy())), (logits, after)
+
+        gradients, (logits, after) = jax.grad(loss, has_aux=True)(params)
+        return logits, {**gradients.extractor, **gradients.predictor}, after
+
+    return jax.jit(lambda params: [run(params, train) for train in (False, True)])(params)
+
+
+def _theirs(module: nn.Module, x: torch.Tensor, y: torch.Tensor, train: bool) -> tuple:
+    """The same by PyTorch, in float64."""
+    module = module.double().train(train)
+    logits = module(x.double() if x.is_floating_point() else x)
+    functional.cross_entropy(logits, y).backward()
+    gradients = {name: parameter.grad.numpy() for name, parameter in module.named_parameters()}
+    return logits.detach().numpy(), gradients, {name: buffer.numpy() for name, buffer in module.named_buffers()}
+
+
+def _assert_close(ours: Any, theirs: np.ndarray, what: str, scale: float = 0.0, rounding: float = 2e-4) -> None:
+    """Within float32's rounding, by the array's largest number, or by a hundredth of `scale` if that is more."""
+    largest = max(np.abs(theirs).max(), scale / 100)
+    assert np.abs(np.asarray(ours) - theirs).max() <= rounding * largest, what
+
+
+def _assert_like_torch(factory: Callable[[], nn.Module], sample: Any) -> None:
+    model = fedgen.from_torch(_made(factory), sample=sample)
+    torch.manual_seed(1)
+    x, y = _batch(sample)
+    for train, (logits, gradients, after) in enumerate(_ours(model, x, y)):
+        their_logits, their_gradients, buffers = _theirs(_made(factory), x, y, bool(train))
+        _assert_close(logits, their_logits, f"logits, train {train}")
+        assert gradients.keys() == their_gradients.keys()
+        scale = max(np.abs(g).max() for g in their_gradients.values())
+        for name, gradient in gradients.items():
+            _assert_close(gradient, their_gradients[name], f"gradient of {name}, train {train}", scale)
+        assert set(after) == {name for name in buffers if "running" in name}
+        for name, statistic in after.items():
+            _assert_close(statistic, buffers[name], f"{name}, train {train}", rounding=1e-5)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_forward_gradients_and_statistics_are_torchs(name: str) -> None:
+    _assert_like_torch(*NETWORKS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGER)
+def test_larger_networks_are_torchs(name: str) -> None:
+    _assert_like_torch(*LARGER[name])
+
+
+def _model(module: nn.Module, sample: Any, **options: Any) -> tuple[Model, Params, Any]:
+    model = fedgen.from_torch(module, sample=sample, **options)
+    return model, *model.init(KEY)
+
+
+def test_dropout_drops_its_share_in_training_alone() -> None:
+    module = MLP(dropout=0.3, hidden=100)
+    model, params, statistics = _model(module, (20,))
+    assert model.random
+    x = jnp.ones((200, 20))
+    extract = jax.jit(model.extract, static_argnums=3)
+    evaluated, _ = extract(params.extractor, statistics, x, False)
+    np.testing.assert_allclose(model.predict(params.predictor, evaluated), _logits(module, x), atol=1e-5)
+    trained, _ = extract(params.extractor, statistics, x, True, KEY)
+    again, _ = extract(params.extractor, statistics, x, True, KEY)
+    other, _ = extract(params.extractor, statistics, x, True, jax.random.key(1))
+    np.testing.assert_array_equal(trained, again)
+    alive = np.asarray(evaluated)[0] > 0.3  # units that a dropped unit before them hardly turns off
+    dropped, dropped_otherwise = (np.mean(np.asarray(z)[:, alive] == 0) for z in (trained, other))
+    assert alive.sum() > 5
+    for share in (dropped, dropped_otherwise):
+        assert abs(share - 0.3) < 5 * np.sqrt(0.3 * 0.7 / (200 * alive.sum())) + 0.02
+    assert np.mean((np.asarray(trained) == 0) != (np.asarray(other) == 0)) > 0.1
+    with pytest.raises(FedgenError, match="needs a key"):
+        model.extract(params.extractor, statistics, x, True)
+
+
+def test_what_dropout_keeps_is_torchs_forward_with_that_mask() -> None:
+    """The last dropout is what the predictor receives, so its mask can be read off z."""
+    module = nn.Sequential(nn.Linear(20, 50), nn.Sigmoid(), nn.Dropout(0.4), nn.Linear(50, 3))
+    model, params, _ = _model(module, (20,))
+    x = np.random.default_rng(0).normal(size=(8, 20)).astype(np.float32)
+    z, _ = model.extract(params.extractor, {}, jnp.asarray(x), True, KEY)
+    with torch.no_grad():
+        whole = torch.sigmoid(module[0](torch.tensor(x))).numpy()
+    np.testing.assert_allclose(z, np.where(np.asarray(z) == 0, 0, whole / 0.6), rtol=1e-5)
+
+
+def test_two_dropouts_of_one_step_draw_differently() -> None:
+    module = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5), nn.Linear(1000, 2))
+    model, params, _ = _model(module, (1000,))
+    z, _ = model.extract(params.extractor, {}, jnp.ones((2, 1000)), True, KEY)
+    assert abs(np.mean(np.asarray(z) > 0) - 0.25) < 0.05
+    assert np.unique(z).tolist() == [0, 4]
+
+
+def _logits(module: nn.Module, x: Any) -> np.ndarray:
+    with torch.no_grad():
+        return module.eval()(torch.tensor(np.asarray(x))).numpy()
+
+
+class SmallNet(nn.Module):
+    """A convolution, BatchNorm and a hidden layer."""
+
+    def __init__(self, channels: int = 1, classes: int = 4) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(channels, 3, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(3)
+        self.hidden, self.fc = nn.Linear(48, 6), nn.Linear(6, classes)
+        self.register_buffer("table", torch.arange(6) % 2)
+        self.unused = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.norm(self.conv(x))).flatten(1)
+        return self.fc(functional.relu(self.hidden(x)) + self.table)
+
+
+def test_trains_in_the_simulator_and_goes_back_to_torch() -> None:
+    """Two rounds by `play`, as `simulate` runs them; then PyTorch with these weights gives the same logits."""
+    module = SmallNet()
+    model = fedgen.from_torch(module, sample=(1, 8, 8))
+    settings = {"algorithms": ["fedavg"], "model": "own", "rounds": 2}
+    small = {key: value for key, value in SMALL.items() if not key.startswith("model")}
+    setup = prepare(resolve(small, settings, own={"dataset", "model"}), small_data(), model)
+    server = play(setup, 2).server
+    back = model.state_dict(server.params, server.statistics)
+    assert all(isinstance(value, np.ndarray) for value in back.values())
+    start = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    module.load_state_dict({name: torch.as_tensor(value) for name, value in back.items()}, strict=True)
+    learned = {name for name, tensor in module.state_dict().items() if not torch.equal(tensor, start[name])}
+    assert learned == set(start) - {"norm.num_batches_tracked", "table", "unused"}
+    x = setup.task.prepare(jnp.asarray(small_data().x_test[:20]))
+    z, _ = model.extract(server.params.extractor, server.statistics, x, False)
+    logits = model.predict(server.params.predictor, z)
+    np.testing.assert_allclose(logits, _logits(module, np.moveaxis(np.asarray(x), -1, 1)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_simulate_takes_a_module_with_dropout_and_tokens() -> None:
+    """The key reaches dropout in the engine, and tokens the embeddings; what can be learned is learned."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 400)
+    x = np.where(rng.random((400, 7)) < 0.5, y[:, None] + 1, rng.integers(3, 30, (400, 7)))
+    data = fedgen.from_arrays(x[:300], y[:300], x[300:], y[300:])
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.dropout, self.fc = nn.Embedding(30, 8), nn.Dropout(0.2), nn.Linear(8, 2)
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.dropout(self.embedding(words).mean(1)))
+
+    model = fedgen.from_torch(Words, sample=TOKENS)
+    summary = fedgen.simulate(
+        ["fedgen", "fedavg"], data=data, model=model, users=4, active=2, rounds=20, lr=1.0, eval_every=20, seeds=2
+    )
+    assert min(row["accuracy"] for row in summary["results"]) > 80
+
+
+def test_a_module_starts_with_its_weights_and_a_function_with_new_ones_for_each_seed() -> None:
+    torch.manual_seed(5)
+    module = SmallNet()
+    _, params, statistics = _model(module, (1, 8, 8))
+    for name, array in {**params.extractor, **params.predictor, **statistics}.items():
+        np.testing.assert_array_equal(array, module.state_dict()[name])
+    before = torch.random.get_rng_state()
+    made = fedgen.from_torch(SmallNet, sample=(1, 8, 8))
+    init = jax.jit(jax.vmap(lambda key: made.init(key)[0].predictor["fc.weight"]))
+    first, second, third = init(jnp.stack([jax.random.key(seed) for seed in (1, 1, 2)]))
+    assert torch.equal(before, torch.random.get_rng_state())
+    np.testing.assert_array_equal(first, second)
+    assert not np.any(np.asarray(first) == np.asarray(third))
+    assert np.abs(np.stack([first, third])).max() < 1 / np.sqrt(6)  # PyTorch's bound for a layer of six inputs
+
+
+def test_parameters_are_split_at_the_predictor() -> None:
+    model, params, statistics = _model(SmallNet(), (1, 8, 8), predictor="fc")
+    assert set(params.predictor) == {"fc.weight", "fc.bias"}
+    assert set(params.extractor) == {
+        "conv.weight", "norm.weight", "norm.bias", "hidden.weight", "hidden.bias", "unused",
+    }  # fmt: skip
+    assert set(statistics) == {"norm.running_mean", "norm.running_var"}
+    deeper = nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 5), nn.LogSoftmax(1)))
+    model, params, statistics = _model(deeper, (4,), predictor="1")
+    assert (set(params.extractor), set(params.predictor)) == ({"0.weight", "0.bias"}, {"1.1.weight", "1.1.bias"})
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    z, _ = model.extract(params.extractor, statistics, x, True)
+    assert np.asarray(z).min() < 0, "the ReLU, in place, is the predictor's"
+    np.testing.assert_allclose(model.predict(params.predictor, z), _logits(deeper, x), atol=1e-6)
+    stacked = model.predict(params.predictor, jnp.stack([z, z]))
+    np.testing.assert_allclose(stacked, np.stack([_logits(deeper, x)] * 2), atol=1e-6)
+
+
+class Unrolled(nn.Module):
+    """Goes through its samples one by one, which fixes the batch size in the exported graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fc = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(torch.stack([torch.tanh(self.first(row)) * len(x) for row in x]))
+
+
+def test_a_module_is_exported_once_in_each_mode_for_batches_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported, export = [], torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *a, **k: exported.append(a) or export(*a, **k))
+    module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    model, params, statistics = _model(module, (4,))
+    for count in (2, 1, 5):
+        x = np.random.default_rng(count).normal(size=(count, 4)).astype(np.float32)
+        z, _ = model.extract(params.extractor, statistics, x, False)
+        np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, x), atol=1e-6)
+    assert len(exported) == 2
+
+
+def test_a_module_that_fixes_the_batch_size_is_exported_for_each() -> None:
+    module = Unrolled()
+    model, params, statistics = _model(module, (4,), predictor="fc")
+    for count in (2, 1, 5):
+        x = np.random.default_rng(count).normal(size=(count, 4)).astype(np.float32)
+        z, _ = model.extract(params.extractor, statistics, x, False)
+        np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, x), atol=1e-6)
+
+
+def test_bfloat16_parameters_compute_in_bfloat16_and_keep_float32_statistics() -> None:
+    model, params, statistics = _model(_made(SmallNet), (1, 8, 8))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 8, 8, 1)), jnp.float32)
+
+    @jax.jit
+    def run(params: Params) -> tuple:
+        z, after = model.extract(params.extractor, statistics, x, True)
+        return z, after, model.predict(params.predictor, z)
+
+    z, after, logits = run(jax.tree.map(lambda a: a.astype(jnp.bfloat16), params))
+    exact, exact_after, exact_logits = run(params)
+    assert z.dtype == logits.dtype == jnp.bfloat16
+    assert {a.dtype for a in after.values()} == {jnp.dtype("float32")}
+    np.testing.assert_allclose(z.astype(jnp.float32), exact, rtol=0.05, atol=0.05)
+    np.testing.assert_allclose(logits.astype(jnp.float32), exact_logits, rtol=0.05, atol=0.05)
+    np.testing.assert_allclose(after["norm.running_var"], exact_after["norm.running_var"], rtol=0.02)
+
+
+def test_a_recurrent_network_computes_in_bfloat16_too() -> None:
+    model, params, _ = _model(Text(nn.GRU), TOKENS)  # its first state is made in float32
+    half = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
+    words = jnp.ones((2, 7), jnp.int32)
+    z = jax.eval_shape(lambda extractor: model.extract(extractor, {}, words, False)[0], half.extractor)
+    assert z.dtype == jnp.bfloat16
+
+
+def test_frozen_parameters_stay_and_tied_ones_are_one() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    module[1].weight = module[0].weight
+    module[0].bias.requires_grad_(False)
+    model, params, statistics = _model(module, (4,))
+    assert set(params.extractor) == {"0.weight", "1.bias"}
+    changed = params._replace(extractor={name: array + 1 for name, array in params.extractor.items()})
+    module.load_state_dict({k: torch.as_tensor(v) for k, v in model.state_dict(changed, statistics).items()})
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    z, _ = model.extract(changed.extractor, statistics, x, False)
+    np.testing.assert_allclose(model.predict(changed.predictor, z), _logits(module, x), atol=1e-5)
+
+
+class Headless(nn.Module):
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
+class TwoHeads(Headless):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.two(torch.relu(x))
+
+
+class Twice(Headless):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(self.one(x))
+
+
+class Pair(Headless):
+    def forward(self, x: torch.Tensor) -> tuple:
+        return self.one(x), x
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "message"),
+    [
+        (nn.Sequential(nn.Linear(4, 2)), {"predictor": "fc"}, "unknown predictor 'fc'.*valid: 0"),
+        (nn.Sequential(nn.Conv1d(1, 1, 1), nn.Flatten()), {"sample": (1, 4)}, "does not call any nn.Linear"),
+        (TwoHeads(one=nn.Linear(4, 2), two=nn.Linear(4, 2)), {}, "'two' the module uses more"),
+        (Twice(one=nn.Linear(4, 4)), {}, "'one' more than once"),
+        (Pair(one=nn.Linear(4, 2)), {}, "gives a tuple"),
+        (nn.Sequential(nn.Linear(4, 2)), {"sample": (3, 4)}, r"receives \(2, 3, 4\).*one vector for each sample"),
+        (nn.Sequential(nn.Linear(5, 2)), {}, r"does not take samples of shape \(4,\)"),
+        (
+            nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 2))),
+            {"predictor": "1"},
+            "only the extractor may",
+        ),
+        (
+            nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))),
+            {"predictor": "1"},
+            "has running statistics",
+        ),
+        (lambda: 3, {}, "not int"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_model_is_said(module: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(FedgenError, match=message):
+        fedgen.from_torch(module, **{"sample": (4,), **options})
+
+
+class Sinc(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.i0e(x)
+
+
+def test_a_missing_operation_is_named_and_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.Sequential(Sinc()), nn.Linear(3, 2))
+    with pytest.raises(FedgenError, match=r"aten.special_i0e.default, in '1.0',.*operation\(\"aten.special_i0e"):
+        fedgen.from_torch(module, sample=(4,))
+    monkeypatch.setitem(OPERATIONS, "aten.special_i0e.default", None)  # so that it is gone afterwards
+
+    @fedgen.models.torch.operation("aten.special_i0e.default")
+    def i0e(x: jax.Array) -> jax.Array:
+        return jax.scipy.special.i0e(x)
+
+    model, params, statistics = _model(module, (4,))
+    x = np.ones((2, 4), np.float32)
+    z, _ = model.extract(params.extractor, statistics, x, False)
+    np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, x), atol=1e-6)
+
+
+def test_images_reach_the_module_with_their_channels_first() -> None:
+    colour = jnp.arange(2 * 4 * 5 * 3).reshape(2, 4, 5, 3)  # [sample, height, width, channel]
+    first = as_module_takes(colour, (3, 4, 5), None)
+    assert first.shape == (2, 3, 4, 5)
+    assert first[1, 2, 3, 4] == colour[1, 3, 4, 2]
+    np.testing.assert_array_equal(as_module_takes(first, (3, 4, 5), None), first)
+    grey = colour[..., 0]
+    for stored in (grey, grey[..., None]):
+        np.testing.assert_array_equal(as_module_takes(stored, (1, 4, 5), None), grey[:, None])
+    np.testing.assert_array_equal(as_module_takes(grey, (4, 5), None), grey)  # a sequence or a table
+    cube = jnp.arange(54).reshape(2, 3, 3, 3)
+    np.testing.assert_array_equal(as_module_takes(cube, (3, 3, 3), True), jnp.moveaxis(cube, 3, 1))
+    np.testing.assert_array_equal(as_module_takes(cube, (3, 3, 3), False), cube)
+    with pytest.raises(FedgenError, match="channels_last"):
+        as_module_takes(cube, (3, 3, 3), None)
+    with pytest.raises(FedgenError, match=r"\(3, 4, 5\) or, as images are stored, \(4, 5, 3\), not \(5, 4, 3\)"):
+        as_module_takes(jnp.zeros((2, 5, 4, 3)), (3, 4, 5), None)
+    with pytest.raises(FedgenError, match=r"must have \(20,\), not \(4, 5\)"):
+        as_module_takes(grey, (20,), None)
+
+
+def test_the_stored_form_of_a_sample_says_the_modules() -> None:
+    x = np.random.default_rng(0).integers(0, 255, (2, 8, 8, 3))
+    module = SmallNet(channels=3)
+    model, params, statistics = _model(module, jax.ShapeDtypeStruct((8, 8, 3), jnp.uint8))
+    z, _ = model.extract(params.extractor, statistics, jnp.asarray(x, jnp.float32), False)
+    theirs = _logits(module, np.moveaxis(x, -1, 1).astype(np.float32))
+    np.testing.assert_allclose(model.predict(params.predictor, z), theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_torch_is_imported_only_when_it_is_used() -> None:
+    code = "import sys, fedgen; fedgen.from_torch; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_torch_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(FedgenError, match="needs PyTorch"):
+        fedgen.from_torch(object(), sample=(4,))  # type: ignore[arg-type]
