@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedgen.cli.interrupts import raise_again
 from fedgen.errors import FedgenError, unknown
 from fedgen.files import check_writable, write_whole
 
@@ -37,8 +38,9 @@ def bench(
     from fedgen.bench.show import machine_line, markdown, picture, tables
     from fedgen.bench.suite import run_bench
     from fedgen.report.terminal import terminal
-    from fedgen.simulator.devices import use_machine_well
+    from fedgen.simulator.devices import check_devices, use_machine_well
 
+    raise_again()
     for name in (*(only or ()), *(skip or ())):
         if name not in PARTS:
             raise unknown("part", name, PARTS)
@@ -51,6 +53,7 @@ def bench(
         if path is not None:
             check_writable(path)
     use_machine_well()
+    check_devices()
     report = run_bench(chosen, quick, lambda line: errors.print(f"… {line}"))
     console.print(machine_line(report))
     for table in tables(report):

@@ -20,10 +20,14 @@ def bubbles(panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str) ->
     figure = new_figure(1.2 + len(panels) * (0.6 + 0.16 * users), 1.2 + 0.2 * max(labels, 10))
     all_axes: Any = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     largest = max(int(counts[:MOST_USERS].max()) for counts in panels.values())
+    from matplotlib.ticker import MaxNLocator
+
     for axes, (title, counts) in zip(all_axes, panels.items(), strict=True):
         user, label = np.nonzero(counts[:MOST_USERS])
         axes.scatter(user, label, s=_LARGEST * counts[user, label] / largest, color="tab:red", linewidths=0)
         axes.set(xlabel=_axis(len(counts)), title=title, xlim=(-1, users), ylim=(-1, labels))
+        for axis in (axes.xaxis, axes.yaxis):  # there is no user 2.5, and no such label
+            axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.2)
         axes.set_axisbelow(True)
     all_axes[0].set_ylabel("label")

@@ -1,7 +1,7 @@
 """How curves look, in files and on the page: each algorithm the same everywhere, and distinguishable without colour."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -26,12 +26,20 @@ _STYLES: dict[str, Style] = {
 _FREE = [(c, d) for d in range(len(DASHES)) for c in range(len(LIGHT)) if (c, d) not in _STYLES.values()]
 
 
-def styles_of(columns: Iterable[Mapping[str, Any]]) -> dict[str, Style]:
-    """The styles of an experiment's columns, by name; those of one algorithm are its variants."""
+def styles_of(columns: Sequence[Mapping[str, Any]]) -> dict[str, Style]:
+    """The styles of an experiment's columns, by name.
+
+    The first of an algorithm has that algorithm's; the others, its variants, have colours of their own while there are
+    any that no algorithm here has.
+    """
+    taken = {style_of(column["algorithm"])[0] for column in columns}
+    free = [colour for colour in range(len(LIGHT)) if colour not in taken]
     seen: Counter[str] = Counter()
     styles = {}
     for column in columns:
-        styles[column["name"]] = style_of(column["algorithm"], seen[column["algorithm"]])
+        number = seen[column["algorithm"]]
+        colour, dash = style_of(column["algorithm"], number)
+        styles[column["name"]] = (free.pop(0) if number and free else colour), dash
         seen[column["algorithm"]] += 1
     return styles
 

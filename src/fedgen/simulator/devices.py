@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Lock, Thread
+from typing import NamedTuple
 
 import jax
 
 from fedgen.compiled import use_compilation_cache
 from fedgen.errors import FedgenError
 
+WAIT_SECONDS = 300  # for all hosts of a run to be started
 TRIM_SECONDS = 0.1  # between two returns of freed memory, each of which takes some milliseconds
 _trimming = Lock()
 
@@ -27,26 +29,57 @@ def use_machine_well() -> None:
     use_compilation_cache(least_seconds=0.2)
 
 
-def join_hosts(place: str) -> None:
-    """Compute together with other processes; call it right after `use_machine_well`.
+def check_devices() -> None:
+    """Say in a sentence that JAX has no devices to compute on; later it would raise its own error."""
+    try:
+        jax.devices()
+    except RuntimeError as error:
+        platforms = jax.config.jax_platforms
+        named = f" as JAX_PLATFORMS={platforms} says; unset it, or give cpu or cuda" if platforms else ""
+        raise FedgenError(f"JAX cannot compute here{named} ({str(error).splitlines()[0]})") from error
 
-    `place` is `I/N@ADDRESS:PORT`: this is process I (from 0) of N, and process 0 listens at the address. Or it is
-    `auto`, where Slurm, Open MPI or Kubernetes say the same.
-    """
-    form = re.fullmatch(r"(\d+)/(\d+)@(\S+:\d+)", place)
-    if form is None and place != "auto":
+
+class Hosts(NamedTuple):
+    """What `--hosts` says: this is process `number` (from 0) of `count`, and process 0 listens at the address."""
+
+    number: int
+    count: int
+    address: str
+
+    def __str__(self) -> str:
+        if self.number:
+            return f"process 0 of {self.count} at {self.address}"
+        others = f"{self.count - 1} other process{'es' if self.count > 2 else ''}"
+        return f"{others} to connect to {self.address}"
+
+
+def parse_hosts(place: str) -> Hosts | None:
+    """`I/N@ADDRESS:PORT`; or None for `auto`, where Slurm, Open MPI or Kubernetes say the same."""
+    if place == "auto":
+        return None
+    form = re.fullmatch(r"(\d+)/(\d+)@(\S+):(\d+)", place)
+    if form is None:
         raise FedgenError(f"--hosts takes auto or I/N@ADDRESS:PORT, for example 0/2@10.0.0.1:7000, not '{place}'")
+    number, count, port = int(form[1]), int(form[2]), int(form[4])
+    if number >= count:
+        raise FedgenError(f"--hosts {place}: of {count} processes the last is number {count - 1}")
+    if not 1 <= port <= 65535:
+        raise FedgenError(f"--hosts {place}: a port is a number from 1 to 65535, not {port}")
+    return Hosts(number, count, f"{form[3]}:{port}")
+
+
+def join_hosts(place: str, wait: int = WAIT_SECONDS) -> None:
+    """Compute together with other processes, all of which must come in time; call it after `use_machine_well`."""
+    hosts = parse_hosts(place)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
-        if form is None:
-            jax.distributed.initialize()
+        if hosts is None:
+            jax.distributed.initialize(initialization_timeout=wait)
         else:
-            number, count, address = int(form[1]), int(form[2]), form[3]
-            if number >= count:
-                raise FedgenError(f"--hosts {place}: of {count} processes the last is number {count - 1}")
-            jax.distributed.initialize(address, count, number)
+            jax.distributed.initialize(hosts.address, hosts.count, hosts.number, initialization_timeout=wait)
     except (ValueError, RuntimeError) as error:
-        raise FedgenError(f"the other hosts cannot be joined: {str(error).splitlines()[0]}") from error
+        waited = f" (waited for {hosts}, {wait} s at most)" if hosts else ""
+        raise FedgenError(f"the other hosts cannot be joined{waited}: {str(error).splitlines()[0]}") from error
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from fedgen.runs.scores import Record, matching, named_headline, scores
 from fedgen.runs.summary import most_messages, result_row, summary_of
 from fedgen.runs.watch import Watch
 from fedgen.simulator.engine import Correct, Inputs, Program, State
+from fedgen.simulator.memory import memory_told
 from fedgen.simulator.setup import Setup
 from fedgen.simulator.sharding import any_host, gathered, place, place_like
 
@@ -71,7 +72,8 @@ def run(
 
     `programs` may contain programs that `program_of` compiled before, by algorithm.
     """
-    (summary,) = _Runner([setup], folder, watch or Watch(), checkpoint_seconds, programs).run()
+    with memory_told():
+        (summary,) = _Runner([setup], folder, watch or Watch(), checkpoint_seconds, programs).run()
     return summary
 
 

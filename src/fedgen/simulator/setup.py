@@ -15,11 +15,13 @@ from fedgen.core.contract import Algorithm, Array, Federation, Model, Task
 from fedgen.data.dataset import Dataset
 from fedgen.data.federated import Division, gather
 from fedgen.errors import FedgenError
-from fedgen.runs.division import divide_all, keep_partition, load_dataset
+from fedgen.runs.division import check_finite, divide_all, keep_partition, load_dataset
 from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee
 from fedgen.runs.task import federation_of, task_of
+from fedgen.simulator.devices import check_devices
 from fedgen.simulator.engine import Data, Inputs, Program
+from fedgen.simulator.memory import check_memory
 from fedgen.simulator.sharding import place, place_samples
 
 
@@ -107,8 +109,9 @@ class Setup:
         except (TypeError, ValueError) as error:
             raise FedgenError(f"the model does not take samples of shape {self.task.sample.shape}: {error}") from error
         for name in self.config.algorithms:
-            algorithm, _ = build(ALGORITHMS[name], self.task, self.federation, self.config.of(name))
+            algorithm, federation = build(ALGORITHMS[name], self.task, self.federation, self.config.of(name))
             check_headline(name, algorithm, self.config)
+            check_memory(name, algorithm, self.task, federation, active=self.config.active, largest=self.largest)
 
 
 # Settings that a compiled program does not depend on, or that are among the options of each algorithm.
@@ -135,13 +138,12 @@ def prepare_together(
     configs: Sequence[RunConfig], dataset: Dataset | None = None, model: Model | None = None
 ) -> tuple[Setup, ...]:
     """Setups of one dataset whose samples lie on the devices once."""
+    check_devices()
     dataset = dataset or load_dataset(configs[0])
     made = [divide_all(config, dataset) for config in configs]
     keyed = {(number, seed): d for number, divisions in enumerate(made) for seed, d in divisions.items()}
     x_train, y_train, gathered = gather(dataset, keyed)
-    for samples in (x_train, dataset.x_test):
-        if np.issubdtype(samples.dtype, np.floating) and not np.isfinite(samples).all():
-            raise FedgenError(f"{dataset.name} has samples that are NaN or infinite; leave them out")
+    check_finite(dataset.name, x_train, dataset.x_test)
     x, y = place_samples(x_train), place(y_train)
     scored = {"validation": (x, y)}
     if any(config.evaluate_on == "test" for config in configs):
