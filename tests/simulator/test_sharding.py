@@ -206,7 +206,20 @@ def test_devices_of_a_cpu_share_one_copy() -> None:
     assert float(placed[0, 0]) == 1
 
 
-@pytest.mark.parametrize("wrong", ["2", "0/2", "2/2@127.0.0.1:1", "x/2@a:1"])
+@pytest.mark.parametrize("wrong", ["2", "0/2", "2/2@127.0.0.1:1", "x/2@a:1", "0/2@a:0", "0/2@a:65536"])
 def test_a_wrong_place_among_hosts_is_refused(wrong: str) -> None:
     with pytest.raises(FedgenError, match="hosts"):
         join_hosts(wrong)
+
+
+def test_waiting_for_other_hosts_ends(tmp_path: Path) -> None:
+    """In a process of its own, which cannot use JAX otherwise any more."""
+    place, _ = _two_places()
+    code = (
+        "import sys; from fedgen.errors import FedgenError; from fedgen.simulator.devices import join_hosts\n"
+        "try: join_hosts(sys.argv[1], wait=1)\n"
+        "except FedgenError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True, check=False, timeout=60)
+    address = place.partition("@")[2]
+    assert f"cannot be joined (waited for 1 other process to connect to {address}, 1 s at most)" in done.stdout

@@ -54,7 +54,10 @@ def compare(
     columns = [
         Column("algorithm", number=False),
         Column("score", SCORES[score] + "; mean ± standard deviation over seeds"),
-        Column("vs fedavg", "paired by seed, with its 95 % interval; filled where that excludes zero, without colour where one seed has none"),
+        Column(
+            "vs fedavg",
+            "paired by seed, with its 95 % interval; filled where that excludes zero, grey where one seed has none",
+        ),
         Column("published", source),
         Column("ours − published", "the score less the published number"),
         *beside.values(),

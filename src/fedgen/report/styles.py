@@ -32,15 +32,16 @@ def styles_of(columns: Sequence[Mapping[str, Any]]) -> dict[str, Style]:
     The first of an algorithm has that algorithm's; the others, its variants, have colours of their own while there are
     any that no algorithm here has.
     """
-    taken = {style_of(column["algorithm"])[0] for column in columns}
-    free = [colour for colour in range(len(LIGHT)) if colour not in taken]
+    free = set(range(len(LIGHT))) - {style_of(column["algorithm"])[0] for column in columns}
     seen: Counter[str] = Counter()
-    styles = {}
+    styles: dict[str, Style] = {}
     for column in columns:
-        number = seen[column["algorithm"]]
-        colour, dash = style_of(column["algorithm"], number)
-        styles[column["name"]] = (free.pop(0) if number and free else colour), dash
-        seen[column["algorithm"]] += 1
+        algorithm, number = column["algorithm"], seen[column["algorithm"]]
+        new = [(colour, style_of(algorithm, number)[1]) for colour in sorted(free)] if number else []
+        all_of_it = [style_of(algorithm, variant) for variant in range(len(LIGHT) * len(DASHES))]
+        styles[column["name"]] = next((s for s in (*new, *all_of_it) if s not in styles.values()), all_of_it[0])
+        free.discard(styles[column["name"]][0])
+        seen[algorithm] += 1
     return styles
 
 

@@ -35,6 +35,7 @@ class Lock:
         _held.pop((self._process, self._path), None)
 
     def __del__(self) -> None:
+        """Release it."""
         self.release()
 
 
@@ -57,7 +58,7 @@ def lock(folder: Path) -> Lock:
         except BlockingIOError:
             holder = _holder(descriptor)
             os.close(descriptor)
-            raise FedgenError(f"{folder} is in use: {holder} writes there; wait until it has ended, or stop it") from None
+            raise FedgenError(f"{folder} is in use: {holder} writes there; wait for its end, or stop it") from None
         except BaseException:
             os.close(descriptor)
             raise

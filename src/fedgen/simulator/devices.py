@@ -47,6 +47,7 @@ class Hosts(NamedTuple):
     address: str
 
     def __str__(self) -> str:
+        """What this process waits for."""
         if self.number:
             return f"process 0 of {self.count} at {self.address}"
         others = f"{self.count - 1} other process{'es' if self.count > 2 else ''}"

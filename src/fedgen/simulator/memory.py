@@ -58,9 +58,9 @@ def check_memory(
         return
     if states >= samples:
         raise FedgenError(
-            f"{name} cannot fit into memory: with a model of {count(model):,} parameters, {federation.users:,} users and"
-            f" {active:,} of them active it needs at least {_shown(states)}, and there are {_shown(available)}; use a"
-            " smaller model or fewer users"
+            f"{name} cannot fit into memory: with a model of {count(model):,} parameters, {federation.users:,} users"
+            f" and {active:,} of them active it needs at least {_shown(states)}, and there are {_shown(available)}; use"
+            " a smaller model or fewer users"
         )
     raise FedgenError(
         f"{name} cannot fit into memory: mini-batches of {batch:,} samples need at least {_shown(samples)}, and there"
