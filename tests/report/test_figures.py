@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from fedgen.bench import show
 from fedgen.paper.figures import draw
 from fedgen.report.figures import learning_curves
-from fedgen.report.partitions import bubbles
+from fedgen.report.partitions import _ticks, bubbles
 from reproduction_folder import reproduce
 from run_folders import run_folder, summary_of
 
@@ -31,11 +31,13 @@ def test_the_curves_are_those_of_the_score(tmp_path: Path, score: str, above: in
 
 
 def test_users_and_labels_are_whole_numbers(tmp_path: Path) -> None:
-    for users, labels in ((6, 4), (20, 10), (2, 2)):
+    for users, labels in ((6, 4), (20, 10), (2, 2), (50, 62)):
         _, svg = bubbles({"even": np.ones((users, labels), int)}, tmp_path, f"{users}")
         ticks = [text for text in _texts(svg) if re.fullmatch(r"[−\d.]+", text)]
-        assert ticks
-        assert not [text for text in ticks if "." in text]
+        assert 4 <= len(ticks) <= 20
+        assert not set(ticks) - set(map(str, range(max(users, labels))))
+    assert list(_ticks(20)) == [*range(0, 20, 2)]
+    assert list(_ticks(62)) == [0, 10, 20, 30, 40, 50, 60]
 
 
 def test_no_legend_of_the_benchmark_lies_over_its_lines() -> None:

@@ -1,12 +1,13 @@
 """How JAX uses this machine: one CPU device for each core, and a compilation cache between processes."""
 
 import ctypes
+import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Lock, Thread
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import jax
 
@@ -16,6 +17,8 @@ from fedgen.errors import FedgenError
 WAIT_SECONDS = 300  # for all hosts of a run to be started
 TRIM_SECONDS = 0.1  # between two returns of freed memory, each of which takes some milliseconds
 _trimming = Lock()
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def use_machine_well() -> None:
@@ -27,6 +30,17 @@ def use_machine_well() -> None:
     if not os.environ.get("JAX_NUM_CPU_DEVICES") and "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", available_cores())
     use_compilation_cache(least_seconds=0.2)
+
+
+def in_float32(f: Callable[P, R]) -> Callable[P, R]:
+    """The same function, which computes in float32 also where the caller has set jax_enable_x64."""
+
+    @functools.wraps(f)
+    def computed(*arguments: P.args, **named: P.kwargs) -> R:
+        with jax.enable_x64(False):
+            return f(*arguments, **named)
+
+    return computed
 
 
 def check_devices() -> None:

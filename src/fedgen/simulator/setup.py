@@ -19,7 +19,7 @@ from fedgen.runs.division import check_finite, divide_all, keep_partition, load_
 from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee
 from fedgen.runs.task import federation_of, task_of
-from fedgen.simulator.devices import check_devices
+from fedgen.simulator.devices import check_devices, in_float32
 from fedgen.simulator.engine import Data, Inputs, Program
 from fedgen.simulator.memory import check_memory
 from fedgen.simulator.sharding import place, place_samples
@@ -134,6 +134,7 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: Model | No
     return setup
 
 
+@in_float32
 def prepare_together(
     configs: Sequence[RunConfig], dataset: Dataset | None = None, model: Model | None = None
 ) -> tuple[Setup, ...]:
