@@ -120,25 +120,6 @@ def test_a_run_of_which_nothing_is_left_says_so_and_fails(
     said = capsys.readouterr()
     assert "every run diverged, so there is no score" in said.err
     assert "Run folder" in said.out
-    sound = ("--algorithm", "fedprox", "--set", "fedprox.lr=0.01")
-    assert _fedgen(monkeypatch, *diverging, *sound, "--out", tmp_path / "one") == 0
-    said = capsys.readouterr().err
-    assert "fedavg (seed 0) diverged at round 1" in said
-    assert "every run" not in said
-
-
-def test_the_privacy_of_a_run_is_in_its_table_and_on_its_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    private = ("--dp-noise", "2", "--dp-clip", "1")
-    assert _fedgen(monkeypatch, "run", *TINY, "--algorithm", "fedavg", *private, "--out", tmp_path) == 0
-    (row,) = json.loads((tmp_path / "summary.json").read_text())["results"]
-    shown = capsys.readouterr().out
-    assert " ε " in shown
-    assert f" {row['privacy']['epsilon']:.3g} " in shown
-    page = (tmp_path / "report.html").read_text()
-    assert "at δ = 1e-05" in page
-    assert f"<span>{row['privacy']['epsilon']:.3g}</span>" in page
 
 
 def test_the_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

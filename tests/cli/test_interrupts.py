@@ -13,16 +13,16 @@ def test_ctrl_c_while_importing_ends_the_process(module: str) -> None:
     """`-X importtime` tells on stderr what has been imported, so that the signal comes in the middle of it."""
     command = [sys.executable, "-X", "importtime", "-m", "fedgen", "run", "--rounds", "1"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment)
-    try:
-        for line in process.stderr:
-            if line.rpartition("|")[2].strip().startswith(module):
-                process.send_signal(signal.SIGINT)
-                break
-        rest = process.stderr.read()
-    finally:
-        process.kill()
-        process.wait()
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+        try:
+            for line in process.stderr:
+                if line.rpartition("|")[2].strip().startswith(module):
+                    process.send_signal(signal.SIGINT)
+                    break
+            rest = process.stderr.read()
+        finally:
+            process.kill()
     assert process.returncode == -signal.SIGINT
     assert "Traceback" not in rest
 

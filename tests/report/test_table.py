@@ -1,5 +1,6 @@
 """A table is built once; the terminal, Markdown and the page say the same of it, and it fits."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,23 @@ def test_what_a_narrow_terminal_leaves_out_is_named(tmp_path: Path) -> None:
     left_out = [title for title in every if title not in kept]
     assert len(left_out) >= 2
     assert str(narrow[-1].caption) == f"no room here for: {', '.join(left_out)} (report.html has them)"
+
+
+def test_the_privacy_of_a_run_is_in_its_table_and_on_its_page(tmp_path: Path) -> None:
+    path = run_folder(tmp_path / "run")
+    summary = summary_of(path)
+    for number, row in enumerate(summary["results"]):
+        row["privacy"] = {"epsilon": 3.0 + number / 7, "delta": 1e-5}
+    (path / "summary.json").write_text(json.dumps(summary))
+    (section,) = collect([path]).sections
+    at = [column.title for column in section.tables[0].columns].index("ε")
+    assert "at δ = 1e-05" in section.tables[0].columns[at].hint
+    assert [shown(row[at]).text for row in section.tables[0].rows] == ["3.14", "3.43"], "of two seeds the greater"
+    for width in (60, 160):
+        console = Console(width=width)
+        with console.capture() as capture:
+            console.print(*comparison(summary, width))
+        assert "3.43" in capture.get()
 
 
 def test_the_difference_of_one_seed_has_no_colour(tmp_path: Path) -> None:

@@ -32,13 +32,19 @@ app.add_typer(data_app, name="data")
 app.add_typer(federate_app, name="federate")
 
 
-@app.callback()
-def _options(
-    version: Annotated[bool, typer.Option("--version", help="Show the version, and end.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"fedgen {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version, and end.")
+    ] = False,
+) -> None:
+    pass
 
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)

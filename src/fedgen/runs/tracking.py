@@ -2,12 +2,14 @@
 
 import hashlib
 import importlib.util
+import netrc
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlparse
 
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError, unknown
@@ -164,9 +166,7 @@ class WandB(Tracker):
         super().__init__()
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # no reports of errors unless the user wants them
         _need("wandb")
-        import wandb
-
-        mode = os.environ.get("WANDB_MODE") or ("online" if wandb.api.api_key else "offline")
+        mode = os.environ.get("WANDB_MODE") or ("online" if _logged_in() else "offline")
         self._mode, self._config, self._folder = mode, config, folder
         self._runs: dict[tuple[str, int], Any] = {}
         kept = folder / "wandb"
@@ -190,7 +190,7 @@ class WandB(Tracker):
             name=f"{algorithm}, seed {seed}",
             group=self._folder.resolve().name,
             config={"algorithm": algorithm, "seed": seed, **_settings(self._config, algorithm)},
-            mode=self._mode,  # type: ignore[arg-type]
+            mode=self._mode,
             reinit="create_new",  # seeds that are computed at once have theirs at once
             settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
         )
@@ -202,6 +202,17 @@ class WandB(Tracker):
         """Say of each run whether it came to its end, and send what is left."""
         for run in self._runs.values():
             run.finish(exit_code=0 if ended else 1)
+
+
+def _logged_in() -> bool:
+    """Whether W&B finds a key without asking for one, which would stop the run."""
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
 TRACKERS: dict[str, Callable[[Path, RunConfig], Tracker]] = {
