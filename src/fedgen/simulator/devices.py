@@ -4,9 +4,10 @@ import ctypes
 import functools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, Timer
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import jax
@@ -87,14 +88,32 @@ def join_hosts(place: str, wait: int = WAIT_SECONDS) -> None:
     """Compute together with other processes, all of which must come in time; call it after `use_machine_well`."""
     hosts = parse_hosts(place)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    later = wait + 60  # JAX's own limit ends the process with a dump of its stack
     try:
-        if hosts is None:
-            jax.distributed.initialize(initialization_timeout=wait)
-        else:
-            jax.distributed.initialize(hosts.address, hosts.count, hosts.number, initialization_timeout=wait)
+        with _ending_after(wait, f"waited {wait} s for {hosts or 'the other hosts'}; start the same command on each"):
+            if hosts is None:
+                jax.distributed.initialize(initialization_timeout=later)
+            else:
+                jax.distributed.initialize(hosts.address, hosts.count, hosts.number, initialization_timeout=later)
     except (ValueError, RuntimeError) as error:
-        waited = f" (waited for {hosts}, {wait} s at most)" if hosts else ""
-        raise FedgenError(f"the other hosts cannot be joined{waited}: {str(error).splitlines()[0]}") from error
+        raise FedgenError(f"the other hosts cannot be joined: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def _ending_after(seconds: int, reason: str) -> Iterator[None]:
+    """End the process as for a user's mistake if the block takes longer: nothing else can end JAX's waiting."""
+
+    def end() -> None:
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+        os._exit(2)
+
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
