@@ -21,9 +21,9 @@ def test_the_least_memory_is_that_of_the_shapes(monkeypatch: pytest.MonkeyPatch)
     setup = small_setup("fedavg")
     monkeypatch.setattr(memory, "device_memory", lambda: STATES + BATCHES - 1)
     with pytest.raises(FedgenError, match=r"a model of 886 parameters, 6 users and 3 of them active"):
-        setup.check()
+        setup.check_size()
     monkeypatch.setattr(memory, "device_memory", lambda: 0)  # not known
-    setup.check()
+    setup.check_size()
 
 
 def test_what_users_keep_counts_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,10 +37,10 @@ def test_epochs_have_as_many_mini_batches_as_the_largest_user(monkeypatch: pytes
     setup = small_setup("fedavg", local_epochs=2)
     steps = 2 * -(-setup.largest // 8)
     monkeypatch.setattr(memory, "device_memory", lambda: STATES + steps * 8 * 8 + 8 * 64 * 4)
-    setup.check()
+    setup.check_size()
     monkeypatch.setattr(memory, "device_memory", lambda: STATES + steps * 8 * 8 + 8 * 64 * 4 - 1)
     with pytest.raises(FedgenError, match="cannot fit"):
-        setup.check()
+        setup.check_size()
 
 
 def test_the_machine_has_memory_and_a_container_may_have_less(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

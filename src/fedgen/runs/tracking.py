@@ -166,7 +166,7 @@ class WandB(Tracker):
         super().__init__()
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # no reports of errors unless the user wants them
         _need("wandb")
-        mode = os.environ.get("WANDB_MODE") or ("online" if _logged_in() else "offline")
+        mode: Any = os.environ.get("WANDB_MODE") or ("online" if _logged_in() else "offline")
         self._mode, self._config, self._folder = mode, config, folder
         self._runs: dict[tuple[str, int], Any] = {}
         kept = folder / "wandb"

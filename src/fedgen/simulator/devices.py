@@ -49,23 +49,23 @@ def check_devices() -> None:
     try:
         jax.devices()
     except RuntimeError as error:
-        platforms = jax.config.jax_platforms
+        platforms = os.environ.get("JAX_PLATFORMS")
         named = f" as JAX_PLATFORMS={platforms} says; unset it, or give cpu or cuda" if platforms else ""
         raise FedgenError(f"JAX cannot compute here{named} ({str(error).splitlines()[0]})") from error
 
 
 class Hosts(NamedTuple):
-    """What `--hosts` says: this is process `number` (from 0) of `count`, and process 0 listens at the address."""
+    """What `--hosts` says: this is one of some processes, by its number from 0, and number 0 listens at the address."""
 
     number: int
-    count: int
+    processes: int
     address: str
 
     def __str__(self) -> str:
         """What this process waits for."""
         if self.number:
-            return f"process 0 of {self.count} at {self.address}"
-        others = f"{self.count - 1} other process{'es' if self.count > 2 else ''}"
+            return f"process 0 of {self.processes} at {self.address}"
+        others = f"{self.processes - 1} other process{'es' if self.processes > 2 else ''}"
         return f"{others} to connect to {self.address}"
 
 
@@ -94,7 +94,7 @@ def join_hosts(place: str, wait: int = WAIT_SECONDS) -> None:
             if hosts is None:
                 jax.distributed.initialize(initialization_timeout=later)
             else:
-                jax.distributed.initialize(hosts.address, hosts.count, hosts.number, initialization_timeout=later)
+                jax.distributed.initialize(hosts.address, hosts.processes, hosts.number, initialization_timeout=later)
     except (ValueError, RuntimeError) as error:
         raise FedgenError(f"the other hosts cannot be joined: {str(error).splitlines()[0]}") from error
 

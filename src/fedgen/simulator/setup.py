@@ -109,9 +109,16 @@ class Setup:
         except (TypeError, ValueError) as error:
             raise FedgenError(f"the model does not take samples of shape {self.task.sample.shape}: {error}") from error
         for name in self.config.algorithms:
-            algorithm, federation = build(ALGORITHMS[name], self.task, self.federation, self.config.of(name))
-            check_headline(name, algorithm, self.config)
+            check_headline(name, self._built(name)[0], self.config)
+
+    def check_size(self) -> None:
+        """Refuse what certainly cannot fit into memory."""
+        for name in self.config.algorithms:
+            algorithm, federation = self._built(name)
             check_memory(name, algorithm, self.task, federation, active=self.config.active, largest=self.largest)
+
+    def _built(self, algorithm: str) -> tuple[Algorithm, Federation]:
+        return build(ALGORITHMS[algorithm], self.task, self.federation, self.config.of(algorithm))
 
 
 # Settings that a compiled program does not depend on, or that are among the options of each algorithm.
@@ -150,7 +157,7 @@ def prepare_together(
     if any(config.evaluate_on == "test" for config in configs):
         scored["test"] = (place_samples(dataset.x_test), place(dataset.y_test))
     everything = np.arange(len(dataset.y_test), dtype=np.int32)
-    setups = []
+    setups: list[Setup] = []
     for number, config in enumerate(configs):
         divisions = {seed: gathered[number, seed] for seed in config.run_seeds}
         task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
@@ -158,6 +165,8 @@ def prepare_together(
         data = Data(x, y, *scored[config.evaluate_on])
         setup = Setup(config, task, federation_of(config), data, divisions, rows)
         setup.check()
+        if not setups:  # those of one program are of one size, and tracing takes a while
+            setup.check_size()
         setups.append(setup)
     for config, divisions in zip(configs, made, strict=True):
         keep_partition(config, dataset, divisions)
