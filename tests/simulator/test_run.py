@@ -212,9 +212,10 @@ def test_a_folder_that_was_only_begun_can_be_used(tmp_path: Path) -> None:
     path.mkdir()
     (path / "config.toml.123.tmp").write_text("half")  # killed before the configuration was there
     folder = RunFolder.create(path, _config("fedavg"))
+    folder.close()
     assert [file.name for file in path.iterdir()] == ["config.toml"]
     (path / "checkpoint.safetensors.9.tmp").write_text("half")
-    RunFolder.open(path)
+    RunFolder.open(path).close()
     assert [file.name for file in path.iterdir()] == ["config.toml"]
     assert folder.config_file.exists()
 
