@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedgen.report.comparison import comparison
+from fedgen.report.comparison import compare, comparison
 from fedgen.report.markdown import markdown
 from fedgen.report.page import collect
 from fedgen.report.page_cells import shown
+from fedgen.report.runs import Row
 from fedgen.report.styles import style_of, styles_of
 from fedgen.report.table import Column, Difference, Number, Table, Text, without_empty
 from fedgen.report.terminal import terminal
@@ -135,6 +136,15 @@ def test_the_difference_of_one_seed_has_no_colour(tmp_path: Path) -> None:
         difference = shown(table.rows[1][at])
         assert difference.tone == tone
         assert difference.text[0] == {"even": "△", "better": "▲"}[tone], "the sign is still there"
+
+
+def test_one_seed_above_the_published_has_no_colour(tmp_path: Path) -> None:
+    results = summary_of(run_folder(tmp_path / "run", algorithms=["fedgen"]))["results"]
+    for seeds, tone in ((1, "even"), (2, "perhaps-better")):
+        row = Row("fedgen", {}, "fedgen", results={r["seed"]: r for r in results[:seeds]})
+        table = compare([row], "authors", {"fedgen": (50.0, 1.0)})
+        at = [column.title for column in table.columns].index("ours − published")
+        assert shown(table.rows[0][at]).tone == tone
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -78,7 +78,7 @@ def compare(
                 Number(mean, numbers.get("std")),
                 Difference(numbers.get("diff_to_fedavg"), numbers.get("diff_ci95"), repeated=len(results) > 1),
                 Number(theirs, theirs_std),
-                Difference(gain, alike=score == "authors"),
+                Difference(gain, alike=score == "authors", repeated=len(results) > 1),
                 *(Number(_mean(results, key)) for key in beside),
                 Number(epsilon(results), form=".3g"),
                 Number(len(results), form="d"),
