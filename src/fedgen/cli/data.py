@@ -89,6 +89,7 @@ def download(
     data_dir: Annotated[Path | None, typer.Option(help="Where to put the files. Default: $FEDGEN_DATA, or the user's cache.")] = None,
 ) -> None:  # fmt: skip
     """Fetch a dataset from its official place, with checksums."""
+    raise_again()
     if name not in DATASETS:
         raise unknown("dataset", name, OFFERS)
     if name not in OFFERS:
