@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,8 @@ def _log_records(content: bytes) -> Iterator[bytes]:
             position += left
             continue
         length, kind = struct.unpack_from("<HB", content, position + 4)  # after a checksum
+        if position + 7 + length > len(content):
+            return  # it is still being written
         whole += content[position + 7 : position + 7 + length]
         position += 7 + length
         if kind in (1, 4):  # whole, or the last part
@@ -117,6 +120,10 @@ def test_an_interrupted_run_is_kept_offline_by_wandb_and_goes_on_under_the_same_
         assert listener.failure == ""
     assert listener.place == f"wandb sync {tmp_path}/wandb/offline-run-*"
     found = _wandb(tmp_path)
+    until = time.monotonic() + 60
+    while not all(history for _, history in found) and time.monotonic() < until:  # W&B's own process writes them
+        time.sleep(0.1)
+        found = _wandb(tmp_path)
     assert len(found) == 4
     for seed in (0, 1):
         parts = [(settings, history) for settings, history in found if settings["seed"] == seed]
@@ -215,7 +222,7 @@ def test_the_command_tracks_and_force_begins_anew(tmp_path: Path) -> None:
     sizes = "--algorithm fedavg --model mlp --users 4 --active 2 --rounds 2 --local-steps 1 --batch-size 4"
     tiny = [*sizes.split(), "--eval-every", "1", "--set", "model.hidden=4", "--set", "model.latent=3"]
     RunFolder.create(out, _config())
-    for name in ("tensorboard/fedavg-seed0/events.out.tfevents.1", "mlflow/0/meta.yaml"):
+    for name in ("tensorboard/fedavg-seed0/events.out.tfevents.1", "mlflow/0/meta.yaml", "wandb/run-1/1.wandb"):
         (out / name).parent.mkdir(parents=True)
         (out / name).write_text("of the run that is replaced")
     command = [sys.executable, "-m", "fedgen", "run", *tiny, "--out", str(out), "--force"]
@@ -230,6 +237,7 @@ def test_the_command_tracks_and_force_begins_anew(tmp_path: Path) -> None:
         (round, pytest.approx(value, rel=1e-6)) for round, value in _expected(RunFolder(out), 0, "accuracy")
     ]
     assert len(_mlflow(out)[1]) == 1
+    assert not (out / "wandb").exists()
 
 
 def test_an_unknown_tracker_is_one_sentence_and_leaves_no_folder(
