@@ -36,7 +36,12 @@ def run_folder(path: Path, *, stop: int | None = None, diverges: str = "", **set
     """A finished run, or one that stopped in its last algorithm and seed after `stop` rounds."""
     layer = {"algorithms": ["fedavg", "fedgen"], "seeds": 2, "rounds": 20, "eval_every": 2, "users": 4, "active": 2}
     config = resolve({**layer, **{key.replace("__", "."): value for key, value in settings.items()}})
-    folder = RunFolder.create(path, config)
+    with RunFolder.create(path, config) as folder:
+        _write(folder, config, stop, diverges)
+    return path
+
+
+def _write(folder: RunFolder, config: RunConfig, stop: int | None, diverges: str) -> None:
     folder.write_labels({seed: np.array([[5, 0], [0, 7], [3, 3], [1, 120]]) for seed in config.run_seeds})
     results = []
     pairs = [(algorithm, seed) for algorithm in config.algorithms for seed in config.run_seeds]
@@ -63,11 +68,10 @@ def run_folder(path: Path, *, stop: int | None = None, diverges: str = "", **set
                 "results": results, "table": table(results, config.score),
             }
         )  # fmt: skip
-    return path
 
 
 def summary_of(path: Path) -> dict[str, Any]:
-    return json.loads((path / "summary.json").read_text())
+    return RunFolder(path).summary()
 
 
 def records_of(path: Path) -> list[Record]:

@@ -73,10 +73,13 @@ def test_killed_at_random_and_while_writing_a_checkpoint(tmp_path: Path, start: 
         assert (cut / "models" / model.name).read_bytes() == model.read_bytes()
 
 
-def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path: Path, start: Start) -> None:
+def test_a_second_process_is_refused_and_ctrl_c_writes_a_checkpoint(tmp_path: Path, start: Start) -> None:
     out, pipe = tmp_path / "run", subprocess.PIPE
     process = start(*RUN[:-2], "--rounds", "100000", "--out", out, stdout=pipe, stderr=pipe)
     _wait_until(process, (out / "metrics.jsonl").exists)
+    second = start("run", "--resume", "--out", out, stderr=pipe)
+    assert f"in use: process {process.pid} on" in second.communicate()[1]
+    assert second.returncode == 2
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130

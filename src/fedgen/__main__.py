@@ -1,5 +1,5 @@
 """`python -m fedgen` is the command `fedgen`."""
 
-from fedgen.cli.main import main
+from fedgen.cli.start import main
 
 main()

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedgen.config import resolve
 from fedgen.data.dataset import Dataset
+from fedgen.errors import FedgenError
 from fedgen.runs.folder import RunFolder
 from fedgen.simulator.run import run
 from fedgen.simulator.setup import prepare
@@ -14,7 +15,7 @@ from fedgen.simulator.setup import prepare
 def simulate(
     algorithms: str | Sequence[str] = "fedgen",
     *,
-    data: Dataset | str | None = None,
+    data: Dataset | str | Path | None = None,
     model: Any = None,
     options: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -30,9 +31,14 @@ def simulate(
     """
     layer = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms), **settings}
     own = set()
-    if isinstance(data, str):
-        layer["dataset"], data = data, None
+    if isinstance(data, str | Path):
+        layer["dataset"], data = str(data), None
     elif data is not None:
+        if not isinstance(data, Dataset):
+            raise FedgenError(
+                f"data is a {type(data).__name__}; give a name, a path, or what fedgen.from_arrays makes of arrays:"
+                " fedgen.from_arrays(x_train, y_train, x_test, y_test)"
+            )
         layer["dataset"] = data.name
         own.add("dataset")
     if isinstance(model, str):
@@ -42,5 +48,7 @@ def simulate(
         own.add("model")
     config = resolve(layer, options or {}, own=own)
     setup = prepare(config, data, model)
-    folder = RunFolder.create(Path(out), config) if out is not None else None
-    return run(setup, folder=folder)
+    if out is None:
+        return run(setup)
+    with RunFolder.create(Path(out), config) as folder:
+        return run(setup, folder=folder)

@@ -40,6 +40,24 @@ def test_show_prints_the_users_and_draws_them(folder):
     ]
 
 
+def test_show_writes_a_figure_only_where_it_is_told_to(folder, monkeypatch):
+    (folder / "here").mkdir()
+    monkeypatch.chdir(folder / "here")
+    result = invoke("show", "--dataset", "fashion-mnist", "--users", 5)
+    assert result.exit_code == 0
+    assert "Figure" not in result.output
+    assert not list((folder / "here").iterdir())
+
+
+def test_show_refuses_what_a_run_refuses(folder):
+    x = np.zeros((40, 3), np.float32)
+    x[7, 1] = np.nan
+    y = np.arange(40) % 2
+    np.savez(folder / "mine.npz", x_train=x, y_train=y, x_test=x[:5], y_test=y[:5])
+    with pytest.raises(FedgenError, match="NaN or infinite"):
+        invoke("show", "--dataset", folder / "mine.npz", "--users", 2, "--train-fraction", 1, "--partition", "iid")
+
+
 def test_show_of_many_users_is_short(folder):
     result = invoke("show", "--dataset", "fashion-mnist", "--users", 200, "--partition", "iid", "--out", folder)
     assert "(170 more users)" in result.output

@@ -1,6 +1,7 @@
 """The command line as a user meets it."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from command import call as _fedgen
 from fedgen.algorithms import ALGORITHMS
+from fedgen.version import __version__
 
 TINY = [
     "--model", "mlp", "--users", "4", "--active", "2", "--rounds", "2", "--local-steps", "1", "--batch-size", "4",
@@ -23,7 +25,7 @@ def test_run_leaves_a_complete_folder_and_shows_the_table(
     out = tmp_path / "run"
     assert _fedgen(monkeypatch, "run", *TINY, "--algorithm", "fedavg", "--out", out) == 0
     written = ("config.toml", "metrics.jsonl", "summary.json", "labels.json", "report.html", "curves.png", "curves.svg")
-    for name in (*written, "checkpoint.safetensors"):
+    for name in (*written, "timing.json", "checkpoint.safetensors"):
         assert (out / name).stat().st_size > 0, name
     shown = capsys.readouterr().out
     summary = json.loads((out / "summary.json").read_text())
@@ -36,7 +38,8 @@ def test_run_leaves_a_complete_folder_and_shows_the_table(
     assert (out / "metrics.jsonl").read_bytes() == before
 
     assert _fedgen(monkeypatch, "run", "--config", out / "config.toml", "--out", tmp_path / "again") == 0
-    assert (tmp_path / "again/metrics.jsonl").read_bytes() == before
+    for name in ("metrics.jsonl", "summary.json", "labels.json", "config.toml"):
+        assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes(), name
 
     assert _fedgen(monkeypatch, "run", "--resume", "--out", out, "--rounds", "5") == 2
     assert "other settings (rounds)" in capsys.readouterr().err
@@ -74,6 +77,10 @@ def test_run_leaves_a_complete_folder_and_shows_the_table(
         (["--set", "rounds=true"], "rounds must be"),
         (["--dataset", ""], "dataset"),
         (["--config", "absent.toml"], "cannot be read"),
+        (["--model", "mlp", "--set", "model.hidden=1000000000"], "a model of 817,000,000,362 parameters"),
+        (["--set", "fedgen.hidden=10000000000"], "fedgen cannot fit into memory"),
+        (["--batch-size", "1000000000"], "mini-batches of 1,000,000,000 samples need at least"),
+        (["--hosts", "0/2@localhost:99999", "--out", "run"], "a port is a number from 1 to 65535, not 99999"),
     ],
 )
 def test_bad_input_is_one_sentence_code_2_and_leaves_nothing(
@@ -101,8 +108,33 @@ def test_unwritable_and_foreign_folders(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("precious")
     assert _fedgen(monkeypatch, "run", *TINY, "--out", tmp_path / "mine", "--force") == 2
-    assert "not the folder of a run" in capsys.readouterr().err
+    assert "give --out a folder that is new or empty" in capsys.readouterr().err
     assert (tmp_path / "mine/thesis.tex").read_text() == "precious"
+
+
+def test_a_run_of_which_nothing_is_left_says_so_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    diverging = ("run", *TINY, "--algorithm", "fedavg", "--lr", "1e30")
+    assert _fedgen(monkeypatch, *diverging, "--out", tmp_path / "all") == 3
+    said = capsys.readouterr()
+    assert "every run diverged, so there is no score" in said.err
+    assert "Run folder" in said.out
+
+
+def test_the_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _fedgen(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"fedgen {__version__}\n"
+
+
+def test_platforms_that_are_not_there_are_a_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedgen", "run", *TINY, "--out", str(tmp_path / "run")]
+    environment = {**os.environ, "JAX_PLATFORMS": "foo"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "JAX cannot compute here as JAX_PLATFORMS=foo says; unset it, or give cpu or cuda" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Aggregation that bad updates cannot move, and privacy of what users send."""
 
+import sys
 from typing import Any
 
 import dp_accounting
@@ -204,6 +205,17 @@ def test_the_accountant_is_right_for_one_message() -> None:
     tiny = guarantee(resolve({"dp_noise": 0.01, "dp_clip": 1.0}), 1000)
     assert tiny is not None
     assert tiny["epsilon"] > 1e6, "hardly any noise hardly hides anything, and saying so takes no time"
+
+
+@pytest.mark.parametrize("lacking", ["dp_accounting", "dp_accounting.pld.privacy_loss_mechanism"])
+def test_without_an_accountant_or_with_another_version_it_is_a_sentence(
+    lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("dp_accounting")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, lacking, None)
+    with pytest.raises(FedgenError, match=r"there is no privacy accountant .* pip install '.\[privacy\]'"):
+        guarantee(resolve({"dp_noise": 1.0, "dp_clip": 1.0}), 1)
 
 
 def test_a_private_run_says_what_it_guarantees() -> None:

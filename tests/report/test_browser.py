@@ -283,3 +283,20 @@ def test_the_prototypes_panels_say_what_is_predicted_where(browser: Any, tmp_pat
         assert tip.inner_text() == f"User 1\nlabel {label} is predicted here"
     assert opened.complaints == []
     opened.context.close()
+
+
+def test_a_table_wider_than_the_window_says_so_until_its_end_is_in_sight(browser: Any, html: Path) -> None:
+    for width, wide_enough in ((1280, True), (700, False)):
+        page = Opened(browser, html, viewport={"width": width, "height": 900}).page
+        place, more = page.locator(".scroll").first, page.locator(".more").first
+        last = place.locator("th").last
+        assert last.inner_text().strip() == "train s"
+        end = last.bounding_box()
+        box = place.bounding_box()
+        in_sight = end["x"] + end["width"] <= box["x"] + box["width"] + 1
+        assert in_sight or not wide_enough
+        assert more.is_visible() is not in_sight
+        if not in_sight:
+            place.evaluate("place => { place.scrollLeft = place.scrollWidth; }")
+            page.wait_for_function("document.querySelector('.more').hidden")
+        page.context.close()

@@ -1,14 +1,17 @@
 """A table is built once; the terminal, Markdown and the page say the same of it, and it fits."""
 
+import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from fedgen.report.comparison import comparison
+from fedgen.report.comparison import compare, comparison
 from fedgen.report.markdown import markdown
+from fedgen.report.page import collect
 from fedgen.report.page_cells import shown
-from fedgen.report.styles import style_of
+from fedgen.report.runs import Row
+from fedgen.report.styles import style_of, styles_of
 from fedgen.report.table import Column, Difference, Number, Table, Text, without_empty
 from fedgen.report.terminal import terminal
 from run_folders import run_folder, summary_of
@@ -98,6 +101,52 @@ def test_a_wide_terminal_shows_every_column_of_a_run_that_says_something(tmp_pat
     assert "published" not in text, "a run has no numbers beside it that are not its own"
 
 
+def test_what_a_narrow_terminal_leaves_out_is_named(tmp_path: Path) -> None:
+    summary = summary_of(run_folder(tmp_path / "run", seeds=3))
+    wide, narrow = (comparison(summary, width) for width in (160, 80))
+    every, kept = ([str(c.header) for grid in grids for c in grid.columns] for grids in (wide, narrow))
+    assert wide[-1].caption is None
+    left_out = [title for title in every if title not in kept]
+    assert len(left_out) >= 2
+    assert str(narrow[-1].caption) == f"no room here for: {', '.join(left_out)} (report.html has them)"
+
+
+def test_the_privacy_of_a_run_is_in_its_table_and_on_its_page(tmp_path: Path) -> None:
+    path = run_folder(tmp_path / "run")
+    summary = summary_of(path)
+    for number, row in enumerate(summary["results"]):
+        row["privacy"] = {"epsilon": 3.0 + number / 7, "delta": 1e-5}
+    (path / "summary.json").write_text(json.dumps(summary))
+    (section,) = collect([path]).sections
+    at = [column.title for column in section.tables[0].columns].index("ε")
+    assert "at δ = 1e-05" in section.tables[0].columns[at].hint
+    assert [shown(row[at]).text for row in section.tables[0].rows] == ["3.14", "3.43"], "of two seeds the greater"
+    for width in (60, 160):
+        console = Console(width=width)
+        with console.capture() as capture:
+            console.print(*comparison(summary, width))
+        assert "3.43" in capture.get()
+
+
+def test_the_difference_of_one_seed_has_no_colour(tmp_path: Path) -> None:
+    for seeds, tone in ((1, "even"), (3, "better")):
+        (section,) = collect([run_folder(tmp_path / str(seeds), seeds=seeds)]).sections
+        (table,) = section.tables
+        at = [column.title for column in table.columns].index("vs fedavg")
+        difference = shown(table.rows[1][at])
+        assert difference.tone == tone
+        assert difference.text[0] == {"even": "△", "better": "▲"}[tone], "the sign is still there"
+
+
+def test_one_seed_above_the_published_has_no_colour(tmp_path: Path) -> None:
+    results = summary_of(run_folder(tmp_path / "run", algorithms=["fedgen"]))["results"]
+    for seeds, tone in ((1, "even"), (2, "perhaps-better")):
+        row = Row("fedgen", {}, "fedgen", results={r["seed"]: r for r in results[:seeds]})
+        table = compare([row], "authors", {"fedgen": (50.0, 1.0)})
+        at = [column.title for column in table.columns].index("ours − published")
+        assert shown(table.rows[0][at]).tone == tone
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_narrow_terminal_shows_fewer_columns_of_a_run_and_none_torn(tmp_path: Path, width: int) -> None:
     text = _comparison(tmp_path, width)
@@ -113,3 +162,12 @@ def test_an_algorithm_from_elsewhere_has_a_style_of_its_own() -> None:
     assert len(others) == 3
     assert not ours & others
     assert style_of("scaffold") == style_of("scaffold")
+
+
+def test_the_columns_of_an_experiment_have_different_colours() -> None:
+    columns = [{"name": f"B{size}", "algorithm": "fedgen"} for size in (8, 16, 32, 64, 128)]
+    styles = styles_of([{"name": "fedavg", "algorithm": "fedavg"}, *columns])
+    assert len({colour for colour, _ in styles.values()}) == 6
+    assert (styles["fedavg"], styles["B8"]) == (style_of("fedavg"), style_of("fedgen"))
+    many = styles_of([{"name": str(i), "algorithm": "fedgen"} for i in range(12)])
+    assert len(set(many.values())) == 12

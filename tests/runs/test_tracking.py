@@ -1,10 +1,13 @@
-"""What goes to TensorBoard and MLflow, read back with their own readers."""
+"""What goes to TensorBoard, MLflow and W&B, read back with their own readers, or by the form of their files."""
 
 import importlib.util
 import json
 import os
+import struct
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,9 @@ from helpers import small_config, small_data
 @pytest.fixture(autouse=True)
 def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NETRC", os.devnull)  # nobody is logged in to W&B
 
 
 def _config() -> RunConfig:
@@ -63,6 +69,86 @@ def _mlflow(folder: Path) -> tuple[Any, list[Any]]:
     client = MlflowClient(tracking_uri=(folder / "mlflow").as_uri())
     experiment = client.get_experiment_by_name("fedgen")
     return client, client.search_runs([experiment.experiment_id], order_by=["tags.seed ASC"])
+
+
+def _wandb(folder: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Settings and history of each run in W&B's offline files, in the order in which they were begun."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    runs = []
+    for file in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns):
+        settings, history = {}, []
+        for content in _log_records(file.read_bytes()):
+            record = Record()
+            record.ParseFromString(content)
+            if record.HasField("run"):
+                settings = {item.key: json.loads(item.value_json) for item in record.run.config.update}
+                settings |= {"id": record.run.run_id, "name": record.run.display_name}
+            if record.HasField("history"):
+                named = ((item.key or ".".join(item.nested_key), item.value_json) for item in record.history.item)
+                history.append({key: json.loads(value) for key, value in named})
+        runs.append((settings, history))
+    return runs
+
+
+def _log_records(content: bytes) -> Iterator[bytes]:
+    """The records of a log in LevelDB's form: blocks of 32 KiB with parts of records, each after seven bytes."""
+    position, whole = 7, b""  # after the file's own head
+    while position + 7 <= len(content):
+        left = 32768 - position % 32768
+        if left < 7:
+            position += left
+            continue
+        length, kind = struct.unpack_from("<HB", content, position + 4)  # after a checksum
+        if position + 7 + length > len(content):
+            return  # it is still being written
+        whole += content[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield whole
+            whole = b""
+
+
+def test_an_interrupted_run_is_kept_offline_by_wandb_and_goes_on_under_the_same_name(tmp_path: Path) -> None:
+    """Without a network, nor an account: one file for each run and part; the ids say what belongs together."""
+    record = {"algorithm": "fedavg", "accuracy_users": None}
+    for rounds in ((1, 2), (2, 3)):  # a process was killed after round 2, and begins again there
+        with tracker("wandb", tmp_path, _config()) as listener:
+            for round in rounds:
+                for seed in (0, 1):  # computed at once
+                    listener.recorded({**record, "seed": seed, "round": round, "accuracy": 10.0 * round + seed})
+        assert listener.failure == ""
+    assert listener.place == f"wandb sync {tmp_path}/wandb/offline-run-*"
+    found = _wandb(tmp_path)
+    until = time.monotonic() + 60
+    while not all(history for _, history in found) and time.monotonic() < until:  # W&B's own process writes them
+        time.sleep(0.1)
+        found = _wandb(tmp_path)
+    assert len(found) == 4
+    for seed in (0, 1):
+        parts = [(settings, history) for settings, history in found if settings["seed"] == seed]
+        assert len({settings["id"] for settings, _ in parts}) == 1
+        assert parts[0][0]["name"] == f"fedavg, seed {seed}"
+        assert parts[0][0]["alpha"] == 0.5
+        points = [[(row["round"], row["accuracy"]) for row in history] for _, history in parts]
+        assert sorted(points) == [[(1, 10.0 + seed), (2, 20.0 + seed)], [(2, 20.0 + seed), (3, 30.0 + seed)]]
+
+
+def test_wandb_sends_only_where_somebody_is_logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline() -> bool:
+        return "offline-run" in tracker("wandb", tmp_path, _config()).place
+
+    assert offline()
+    (tmp_path / "netrc").write_text("machine api.wandb.ai\n  login user\n  password secret\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert not offline()
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # a server of one's own, with a key of its own
+    assert offline()
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    assert not offline()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert offline()
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
@@ -115,7 +201,7 @@ def test_a_tracker_that_fails_does_not_cost_the_run(tmp_path: Path, name: str) -
     assert listener.failure
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
 def test_a_missing_package_is_one_sentence(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda wanted: None if wanted == name else found(wanted))
@@ -136,7 +222,7 @@ def test_the_command_tracks_and_force_begins_anew(tmp_path: Path) -> None:
     sizes = "--algorithm fedavg --model mlp --users 4 --active 2 --rounds 2 --local-steps 1 --batch-size 4"
     tiny = [*sizes.split(), "--eval-every", "1", "--set", "model.hidden=4", "--set", "model.latent=3"]
     RunFolder.create(out, _config())
-    for name in ("tensorboard/fedavg-seed0/events.out.tfevents.1", "mlflow/0/meta.yaml"):
+    for name in ("tensorboard/fedavg-seed0/events.out.tfevents.1", "mlflow/0/meta.yaml", "wandb/run-1/1.wandb"):
         (out / name).parent.mkdir(parents=True)
         (out / name).write_text("of the run that is replaced")
     command = [sys.executable, "-m", "fedgen", "run", *tiny, "--out", str(out), "--force"]
@@ -151,6 +237,7 @@ def test_the_command_tracks_and_force_begins_anew(tmp_path: Path) -> None:
         (round, pytest.approx(value, rel=1e-6)) for round, value in _expected(RunFolder(out), 0, "accuracy")
     ]
     assert len(_mlflow(out)[1]) == 1
+    assert not (out / "wandb").exists()
 
 
 def test_an_unknown_tracker_is_one_sentence_and_leaves_no_folder(

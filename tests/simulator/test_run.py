@@ -129,7 +129,7 @@ def test_divergence_between_two_evaluations_is_said(tmp_path: Path) -> None:
 def test_the_summary_has_what_it_promises(tmp_path: Path) -> None:
     config = _config("fedgen", "fedavg", "feddistill", seeds=2)
     summary = run(prepare(config, small_data()), folder=RunFolder.create(tmp_path / "run", config))
-    assert json.loads((tmp_path / "run/summary.json").read_text()) == json.loads(json.dumps(summary))
+    assert RunFolder(tmp_path / "run").summary() == json.loads(json.dumps(summary))
     row = summary["results"][0]
     for key in (
         "algorithm", "seed", "accuracy", "accuracy_best5", "accuracy_seen_labels", "accuracy_users", "rounds",
@@ -212,9 +212,10 @@ def test_a_folder_that_was_only_begun_can_be_used(tmp_path: Path) -> None:
     path.mkdir()
     (path / "config.toml.123.tmp").write_text("half")  # killed before the configuration was there
     folder = RunFolder.create(path, _config("fedavg"))
+    folder.close()
     assert [file.name for file in path.iterdir()] == ["config.toml"]
     (path / "checkpoint.safetensors.9.tmp").write_text("half")
-    RunFolder.open(path)
+    RunFolder.open(path).close()
     assert [file.name for file in path.iterdir()] == ["config.toml"]
     assert folder.config_file.exists()
 

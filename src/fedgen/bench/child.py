@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.errors import FedgenError
+from fedgen.runs.folder import RunFolder
 
 # Not as `-m`: what a peer sends to its child processes must be importable there, and `__main__` is not.
 _START = "import sys; from fedgen.bench.peers.{} import main; main(*sys.argv[1:])"
@@ -121,7 +122,7 @@ def command(arguments: Sequence[str], folder: Path, cache: Path) -> dict[str, An
         said = log.read().decode(errors="replace")
     if process.returncode or first is None:
         raise FedgenError(f"fedgen run ended with {process.returncode}: {said.strip()[-200:]}")
-    results = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["results"]
+    results = RunFolder(folder).summary()["results"]
     return {"first_round": first, "compiling": sum(row["seconds_compile"] for row in results), "peak_bytes": peak}
 
 

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedgen.models.dispatch import kernels_run_here
 from fedgen.runs.summary import device
 from fedgen.simulator.devices import available_cores
+from fedgen.simulator.memory import machine_memory
 
 COMPARED = ("torch", "flwr", "ray", "pfl")  # packages of the peers, whose versions are reported
 
@@ -25,7 +26,7 @@ def describe() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": available_cores(),
-        "memory_gb": round(_memory_bytes() / 1e9, 1),
+        "memory_gb": round(machine_memory() / 1e9, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "packages": {name: version for name in COMPARED if (version := _version(name))},
@@ -49,13 +50,6 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 0
 
 
 class MatrixPeak:

@@ -149,7 +149,7 @@ def picture(report: Report, path: Path) -> list[Path]:
     panels = [draw for key, draw in (("rounds", _bars), ("scaling", _curves)) if key in report]
     if not panels:
         return []
-    figure = new_figure(6.4 * len(panels), 3.8)
+    figure = new_figure(6.4 * len(panels), 4.2)
     for number, draw in enumerate(panels):
         draw(figure.add_subplot(1, len(panels), number + 1), report)
     figure.suptitle(machine_line(report), fontsize=7, color="0.4")
@@ -166,7 +166,7 @@ def _bars(axes: "Axes", report: Report) -> None:
     axes.set_yticks(range(len(order)), [NAMES[name] for name, _ in order], fontsize=8)
     axes.set(xlabel="ms", title="A round of training, MNIST, 10 clients")
     axes.margins(x=0.12)
-    axes.legend(frameon=False, fontsize=8)
+    _legend_below(axes)
 
 
 def _curves(axes: "Axes", report: Report) -> None:
@@ -177,4 +177,9 @@ def _curves(axes: "Axes", report: Report) -> None:
         axes.loglog(sizes, [value / seconds[0] for value in seconds], marker="o", markersize=3, label=label)
     axes.set(xlabel="size, times the smallest", ylabel="time of a round, times the first", title="Growth")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
+    _legend_below(axes)
+
+
+def _legend_below(axes: "Axes") -> None:
+    """Where no line can be."""
+    axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))

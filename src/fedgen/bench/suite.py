@@ -21,7 +21,7 @@ from fedgen.bench.scaling import CURVES, curve
 from fedgen.bench.simulator import SimulatorBench, set_up, workload_of
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, take_turns
-from fedgen.simulator.devices import use_machine_well
+from fedgen.simulator.devices import check_devices, use_machine_well
 from fedgen.simulator.run import run as simulate
 from fedgen.version import __version__
 
@@ -147,9 +147,10 @@ def run_bench(parts: Sequence[str], quick: bool, say: Callable[[str], None]) -> 
     """
     with tempfile.TemporaryDirectory(prefix="fedgen-bench-") as folder:
         bench = Bench(quick, say, Path(folder))
-        for name, part in {"machine": _machine, **{name: PARTS[name] for name in parts}}.items():
+        _measure_alone(_machine, bench)  # without devices nothing else can be measured
+        for name in parts:
             try:
-                _measure_alone(part, bench)
+                _measure_alone(PARTS[name], bench)
             except Exception as error:
                 bench.absent[name] = f"failed: {type(error).__name__}: {error}"
                 bench.failed.append(name)
@@ -192,10 +193,11 @@ def _measure_alone(part: Callable[[Bench], None], bench: Bench) -> None:
 
 
 def _measure(part: Callable[[Bench], None], quick: bool, folder: Path, connection: Any) -> None:
-    use_machine_well()
     bench = Bench(quick, lambda line: connection.send(("say", line)), folder)
     error = None
     try:
+        use_machine_well()
+        check_devices()
         part(bench)
     except Exception as raised:
         error = raised

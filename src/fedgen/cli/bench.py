@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedgen.cli.interrupts import raise_again
 from fedgen.errors import FedgenError, unknown
 from fedgen.files import check_writable, write_whole
 
@@ -52,6 +53,7 @@ def bench(
     from fedgen.bench.suite import run_bench
     from fedgen.report.terminal import terminal
 
+    raise_again()
     for name in (*(only or ()), *(skip or ())):
         if name not in PARTS:
             raise unknown("part", name, PARTS)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
 from fedgen.config import parse_setting, resolve
 from fedgen.data.describe import describe
@@ -43,12 +44,13 @@ MOST_ROWS = 30  # users listed one by one
 def show(
     given: dict[str, Any],
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the partition or the dataset: partition.min_samples=2, dataset.split=balanced. Give it several times for several.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder for the figure.")] = Path(),
+    out: Annotated[Path | None, typer.Option(help="A folder for the paper's bubble figure, as PNG and SVG. Default: no figure.")] = None,
 ) -> None:  # fmt: skip
-    """Show how a partition divides the data: a table of the users, and the paper's bubble figure as PNG and SVG."""
+    """Show how a partition divides the data: a table of the users, and with --out the paper's bubble figure."""
     from fedgen.report.partitions import bubbles
-    from fedgen.runs.division import divide_all, keep_partition, load_dataset
+    from fedgen.runs.division import check_finite, divide_all, keep_partition, load_dataset
 
+    raise_again()
     settings = {**given, "seeds": 1, "active": 1, **dict(parse_setting(text) for text in set_ or ())}
     alpha = settings.pop("alpha", None)
     partition_file = settings.get("partition_file")
@@ -63,12 +65,16 @@ def show(
         config = resolve({**settings, **({} if value is None else {"alpha": value})})
         data = data or load_dataset(config)
         divisions = divide_all(config, data)
+        if data.x_train.dtype != np.uint8:  # of which there may be more than memory holds
+            check_finite(data.name, data.x_train[divisions[config.seed].index], data.x_test)
         keep_partition(config, data, divisions)
         counts = divisions[config.seed].labels
         by_alpha = "alpha" in options_of(PARTITIONERS[config.partition])
         title = f"{config.partition}, α = {config.alpha:g}" if by_alpha else config.partition
         panels[title] = counts
         console.print(_table(f"{config.dataset}, {title}, seed {config.seed}", counts))
+    if out is None:
+        return
     try:
         out.mkdir(parents=True, exist_ok=True)
         paths = bubbles(panels, out, f"partition-{file_name(Path(settings.get('dataset', 'mnist')).stem)}")
@@ -83,6 +89,7 @@ def download(
     data_dir: Annotated[Path | None, typer.Option(help="Where to put the files. Default: $FEDGEN_DATA, or the user's cache.")] = None,
 ) -> None:  # fmt: skip
     """Fetch a dataset from its official place, with checksums."""
+    raise_again()
     if name not in DATASETS:
         raise unknown("dataset", name, OFFERS)
     if name not in OFFERS:

@@ -1,6 +1,5 @@
 """The command line for federations: `fedgen federate demo`, `init` and `gate`."""
 
-import json
 import os
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
 from fedgen.config import checked, parse_setting, resolve
 from fedgen.errors import FedgenError
@@ -56,9 +56,11 @@ def demo(
     from fedgen.paper.report import write_report
     from fedgen.report.figures import learning_curves
     from fedgen.runs.division import load_dataset
+    from fedgen.runs.folder import RunFolder
     from fedgen.simulator.devices import use_machine_well
     from fedgen.simulator.setup import prepare
 
+    raise_again()
     settings = {"users": sites, "active": sites, **given}
     config = resolve(settings, dict(parse_setting(text) for text in set_ or ()))
     if any(map(is_address, (*config.algorithms, config.model))):  # the sites' processes are started elsewhere
@@ -92,7 +94,7 @@ def demo(
     console.print(f"The server states of the {rounds_said} {verdict} (to {AGREEMENT:g} relative).")
     run = place.server / "runs" / RUN
     write_report([run], run / "report.html")
-    learning_curves(json.loads((run / "summary.json").read_text(encoding="utf-8")), run)
+    learning_curves(RunFolder(run).summary(), run)
     console.print(f"Run folder: {run} (report.html, summary.json, metrics.jsonl, curves.png)")
     if early > AGREEMENT and not display.trouble and not config.dp_noise:
         raise typer.Exit(1)
@@ -135,6 +137,7 @@ def init(
     from fedgen.federate.plan import Plan
     from fedgen.federate.settings import ServerSettings, TaskSettings, check_config, task_of_settings
 
+    raise_again()
     needed = {"--site": site, "--host": host, "--classes": classes, "--sample": sample}
     if site is None or host is None or classes is None or sample is None:
         missing = [option for option, value in needed.items() if value is None]
@@ -175,6 +178,7 @@ def gate(
     flower_is_installed()
     from fedgen.federate.gate.supervisor import open_gate, parse_address
 
+    raise_again()
     raise typer.Exit(open_gate(folder, parse_address(listen), parse_address(superlink), command))
 
 

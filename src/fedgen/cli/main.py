@@ -1,6 +1,7 @@
 """The command line: all commands, each of which imports what it needs when it is called."""
 
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,6 +15,7 @@ from fedgen.cli.report import report
 from fedgen.cli.reproduce import reproduce
 from fedgen.cli.run import run
 from fedgen.errors import FedgenError
+from fedgen.version import __version__
 
 app = typer.Typer(
     help="FedGen and its baselines: federated learning on heterogeneous data, simulated fast and honestly.",
@@ -28,6 +30,23 @@ app.command()(reproduce)
 app.command()(bench)
 app.add_typer(data_app, name="data")
 app.add_typer(federate_app, name="federate")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedgen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version, and end.")
+    ] = False,
+) -> None:
+    pass
+
+
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

@@ -7,6 +7,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedgen.cli.interrupts import raise_again
+
 console = Console(highlight=False)
 
 
@@ -24,6 +26,7 @@ def report(
     from fedgen.paper.report import write_report
     from fedgen.report.chart_files import save_charts
 
+    raise_again()
     out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     page = write_report(folders, out)
     console.print(f"Report: {escape(str(out))}", soft_wrap=True)

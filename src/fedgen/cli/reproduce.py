@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 
 from fedgen.cli.display import Display
+from fedgen.cli.interrupts import raise_again
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError, unknown
 from fedgen.runs.watch import GridWatch
@@ -46,9 +47,10 @@ def reproduce(
     from fedgen.paper.reproduce import Request, finish
     from fedgen.paper.spec import experiment, experiments
     from fedgen.paper.tables import terminal_tables
-    from fedgen.simulator.devices import use_machine_well
+    from fedgen.simulator.devices import check_devices, use_machine_well
     from fedgen.simulator.run import Interrupted
 
+    raise_again()
     if names == ["list"]:
         _list()
         return
@@ -70,6 +72,7 @@ def reproduce(
     if not requests:
         raise unknown("preset", preset, {known for one in chosen for known in one.presets})
     use_machine_well()
+    check_devices()
     if quick:
         errors.print("[yellow]quick:[/yellow] few rows and columns, 10 rounds, one seed: a look, not a result")
     share = _share(part)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedgen.cli.display import Display
+from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
 from fedgen.config import parse_setting, read_toml, resolve
 from fedgen.errors import FedgenError
@@ -23,6 +24,7 @@ console = Console(highlight=False)
 if not console.is_terminal:
     console.width = 120  # a file or a pipe has no width
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+DIVERGED = 3  # the exit code where no score is left
 
 
 @takes_settings()
@@ -33,26 +35,30 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/DATE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out after an interruption.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
-    track: Annotated[list[str] | None, typer.Option(help="Also write the evaluations to tensorboard or mlflow while running (pip install 'fedgen\\[tracking]').")] = None,
+    track: Annotated[list[str] | None, typer.Option(help="Also write the evaluations to tensorboard, mlflow or wandb while running (pip install 'fedgen\\[tracking]').")] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 10.0,
-    hosts: Annotated[str | None, typer.Option(envvar="FEDGEN_HOSTS", help="Compute together with other processes: auto (under Slurm, Open MPI or Kubernetes), or I/N@ADDRESS:PORT for process I of N, of which process 0 listens there. All get the same command.")] = None,
+    hosts: Annotated[str | None, typer.Option(envvar="FEDGEN_HOSTS", help="Compute together with other processes: auto (under Slurm, Open MPI or Kubernetes), or I/N@ADDRESS:PORT for process I of N, of which process 0 listens there. All get the same command, and wait for each other for five minutes.")] = None,
 ) -> None:  # fmt: skip
     """Run algorithms on one dataset and compare them.
 
     Without options: FedGen and FedAvg on MNIST at the paper's settings. Results go to a run folder:
     config.toml, metrics.jsonl, summary.json, report.html, curves.png and the trained models.
+
+    Exit codes: 0, the run has ended; 2, a mistake in the input; 3, every algorithm diverged, so that there is no score;
+    130, interrupted.
     """
     from fedgen.paper.report import write_report
     from fedgen.report.comparison import comparison
     from fedgen.report.figures import learning_curves
     from fedgen.runs.folder import FollowedFolder, RunFolder
     from fedgen.runs.tracking import Together, tracker
-    from fedgen.simulator.devices import join_hosts, use_machine_well
+    from fedgen.simulator.devices import WAIT_SECONDS, check_devices, join_hosts, parse_hosts, use_machine_well
     from fedgen.simulator.run import Interrupted
     from fedgen.simulator.run import run as simulate
     from fedgen.simulator.setup import prepare
     from fedgen.simulator.sharding import is_first_host, wait_for_all
 
+    raise_again()
     given_out = out
     layers = [read_toml(config)] if config else []
     layers.append(given)
@@ -62,7 +68,7 @@ def run(
     if resume:
         if out is None:
             raise FedgenError("--resume needs --out, the folder of the run to continue")
-        folder = RunFolder.open(out)
+        folder = RunFolder.existing(out)
         settings = folder.config()
         if settings.partition_file and not Path(settings.partition_file).exists():
             raise FedgenError(f"the run's partition file {settings.partition_file} is no longer there; put it back")
@@ -81,7 +87,12 @@ def run(
     if hosts is not None:
         if given_out is None:
             raise FedgenError("--hosts needs --out, a folder that all hosts share")
+        awaited = parse_hosts(hosts) or "the other hosts"
+        errors.print(f"waiting for {awaited} (at most {WAIT_SECONDS} s)")
         join_hosts(hosts)
+    check_devices()
+    if resume and is_first_host():
+        folder = RunFolder.open(out)
     # Before the folder is made, so that a mistake leaves none, and before the display: decoding has its own bar.
     trackers = [tracker(name, out, settings) for name in dict.fromkeys(track or ())]
     setup = prepare(settings)
@@ -96,6 +107,7 @@ def run(
         folder = RunFolder.create(out, settings, force=force)
     wait_for_all("the run folder")
     with ExitStack() as stack:
+        stack.enter_context(folder)
         for one in trackers:
             stack.enter_context(one)
         display = stack.enter_context(_Display(settings.rounds, settings.seeds))
@@ -109,8 +121,9 @@ def run(
                 f"interrupted; continue with: fedgen run --resume --out {escape(shlex.quote(str(out)))}{others}"
             )
             raise typer.Exit(130) from None
-    learning_curves(summary, out)
-    write_report([out], out / "report.html")
+        display.stop()
+        learning_curves(summary, out)
+        write_report([out], out / "report.html")
     for row in summary["results"]:
         if row["diverged_at"]:
             errors.print(
@@ -124,6 +137,9 @@ def run(
             errors.print(f"[yellow]not all was tracked[/yellow]: {escape(one.failure)}")
         console.print(f"Tracked: {escape(one.place)}", soft_wrap=True)
     console.print(f"Run folder: {escape(str(out))} (report.html, summary.json, metrics.jsonl, curves.png)")
+    if all(row["diverged_at"] for row in summary["results"]):
+        errors.print("[red]every run diverged[/red], so there is no score")
+        raise typer.Exit(DIVERGED)
 
 
 class _Display(Display, Watch):

@@ -126,7 +126,8 @@ def _run(ready: _Ready, store: Store, watch: GridWatch) -> None:
             folder = RunFolder.open(place)
         else:
             folder = RunFolder.create(place, config, force=False)
-        summaries = [run(ready.setups[0], folder=folder, watch=listener, programs=ready.programs)]
+        with folder:
+            summaries = [run(ready.setups[0], folder=folder, watch=listener, programs=ready.programs)]
     else:
         summaries = run_together(ready.setups, watch=listener, programs=ready.programs)
     for config, summary in zip(ready.unit, summaries, strict=True):

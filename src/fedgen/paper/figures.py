@@ -51,10 +51,9 @@ def _panels(results: Results, panels: Sequence[Mapping[str, Any]], folder: Path,
             if one.get("published"):
                 x, y = zip(*one["published"], strict=True)
                 axes.plot(x, y, ls="", marker="o", ms=5, mfc="none", mew=0.9, color=LIGHT[colour])
-        axes.set(xlabel=panel["x_label"], title=panel["title"])
+        axes.set(xlabel="\n".join([panel["x_label"], *_look_at_the_top(axes, panel)]), title=panel["title"])
         if panel["log"]:
             axes.set_xscale("log")
-        _look_at_the_top(axes, panel)
         axes.grid(alpha=0.3)
     for axes in all_axes[:, 0]:
         axes.set_ylabel(panels[0]["y_label"])
@@ -72,7 +71,7 @@ def _panels(results: Results, panels: Sequence[Mapping[str, Any]], folder: Path,
     return save_figure(figure, folder, name)
 
 
-def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> None:
+def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> list[str]:
     """Leave out the first rounds, and say where a curve ends that lies far below the others."""
     ends = {one["label"]: one["y"][-1] for one in panel["series"]}
     lowest = [min(one["y"]) if panel["kind"] == "lines" else one["y"][-1] for one in panel["series"]]
@@ -84,5 +83,4 @@ def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> None:
     partly = [one["label"] for one in panel["series"] if min(one["y"]) < bottom <= one["y"][-1]]
     if panel["kind"] == "lines":
         below += [f"{label} in part" for label in partly]
-    if below:
-        axes.text(0.97, 0.05, "below: " + ", ".join(below), transform=axes.transAxes, ha="right", fontsize="small")
+    return ["(below the frame: " + ", ".join(below) + ")"] if below else []

@@ -132,7 +132,9 @@ def _time(results: Results, row: str, entry: Entry) -> Cell:
 
 def _paired(entry: Entry, less: bool) -> Difference | None:
     found = entry.get("difference")
-    return Difference(found["mean"], found["interval"], less_is_better=less) if found else None
+    if not found:
+        return None
+    return Difference(found["mean"], found["interval"], less_is_better=less, repeated=found["interval"] is not None)
 
 
 def _megabytes(entry: Entry) -> Cell:

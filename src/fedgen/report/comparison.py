@@ -54,10 +54,14 @@ def compare(
     columns = [
         Column("algorithm", number=False),
         Column("score", SCORES[score] + "; mean ± standard deviation over seeds"),
-        Column("vs fedavg", "paired by seed, with its 95 % interval; filled where that excludes zero"),
+        Column(
+            "vs fedavg",
+            "paired by seed, with its 95 % interval; filled where that excludes zero, grey where one seed has none",
+        ),
         Column("published", source),
         Column("ours − published", "the score less the published number"),
         *beside.values(),
+        Column("ε", _privacy_said(rows)),
         Column("seeds", optional=8),
         Column("MB/round", "sent up and down by all active users in a round", optional=5),
         Column("train s", "seconds of training, all seeds", optional=3),
@@ -72,10 +76,11 @@ def compare(
             [
                 Text(row.label, style=style_of(row.algorithm, row.variant)),
                 Number(mean, numbers.get("std")),
-                Difference(numbers.get("diff_to_fedavg"), numbers.get("diff_ci95")),
+                Difference(numbers.get("diff_to_fedavg"), numbers.get("diff_ci95"), repeated=len(results) > 1),
                 Number(theirs, theirs_std),
-                Difference(gain, alike=score == "authors"),
+                Difference(gain, alike=score == "authors", repeated=len(results) > 1),
                 *(Number(_mean(results, key)) for key in beside),
+                Number(epsilon(results), form=".3g"),
                 Number(len(results), form="d"),
                 Number(traffic(results)),
                 Number(_total(results, "seconds_train"), form=".1f"),
@@ -93,6 +98,17 @@ def traffic(results: Sequence[Record]) -> float | None:
     """Megabytes in a round, up and down, of all active users."""
     first = next((r for r in results if r.get("bytes_up") is not None), None)
     return (first["bytes_up"] + first["bytes_down"]) / 1e6 if first else None
+
+
+def epsilon(results: Sequence[Record]) -> float | None:
+    """The differential privacy of a user's whole data, present or absent: the greatest ε of any seed."""
+    return max((r["privacy"]["epsilon"] for r in results if r.get("privacy")), default=None)
+
+
+def _privacy_said(rows: Sequence[Row]) -> str:
+    deltas = sorted({r["privacy"]["delta"] for row in rows for r in row.results.values() if r.get("privacy")})
+    delta = " or ".join(f"{value:g}" for value in deltas)
+    return f"differential privacy of a user's whole data, present or absent, at δ = {delta}" if deltas else ""
 
 
 def _no_global_model(rows: Sequence[Row]) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 from fedgen.data.partition import PARTITIONERS
 from fedgen.files import replacing
 from fedgen.registry import options_of
-from fedgen.report.curves import spread
+from fedgen.report.curves import HEADLINE, SHOWN_FIRST, TITLES, curve_of, spread
+from fedgen.report.runs import read_records
 from fedgen.report.styles import DASHES, LIGHT, Style, style_of
 
 if TYPE_CHECKING:
@@ -17,18 +18,21 @@ if TYPE_CHECKING:
 
 
 def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
-    """The accuracy over rounds of each algorithm (mean and range over seeds), as PNG and SVG."""
+    """The score over rounds of each algorithm (mean and range over seeds), as PNG and SVG."""
+    config = summary["config"]
+    metric = SHOWN_FIRST[config["score"]]
+    records = read_records(folder)
     curves: dict[str, list[list[list[float]]]] = {}
     for row in summary["results"]:
-        if row["curve"]:
-            curves.setdefault(row["algorithm"], []).append(row["curve"])
-    config = summary["config"]
+        own = [r for r in records if (r["algorithm"], r["seed"]) == (row["algorithm"], row["seed"])]
+        if curve := curve_of(own, metric):
+            curves.setdefault(row["algorithm"], []).append(curve)
     seeds = f"{config['seeds']} seeds" if config["seeds"] > 1 else f"seed {config['seed']}"
     figure = line_figure(
         [Line(name, spread(runs), style_of(name)) for name, runs in curves.items()],
         x_title="round",
         y_title="test accuracy, %" if config["evaluate_on"] == "test" else "validation accuracy, %",
-        title=f"{heading(config)}, {seeds}",
+        title=f"{heading(config)}, {seeds}" + ("" if metric == HEADLINE else f"\n{TITLES[metric]}"),
     )
     return save_figure(figure, folder, "curves")
 

@@ -50,7 +50,7 @@ def _difference(cell: Difference) -> Shown:
     mark = ("▲" if cell.value > 0 else "▼") if sure else ("△" if cell.value > 0 else "▽")
     tones: tuple[Tone, Tone] = ("better", "worse") if sure else ("perhaps-better", "perhaps-worse")
     good = (cell.value > 0) is not cell.less_is_better
-    tone: Tone = (tones[0] if good else tones[1]) if cell.alike else "even"
+    tone: Tone = (tones[0] if good else tones[1]) if cell.alike and cell.repeated else "even"
     return Shown(f"{mark} {text}", cell.value, small=interval, tone=tone)
 
 

@@ -24,11 +24,18 @@ def bubbles(panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str) ->
         user, label = np.nonzero(counts[:MOST_USERS])
         axes.scatter(user, label, s=_LARGEST * counts[user, label] / largest, color="tab:red", linewidths=0)
         axes.set(xlabel=_axis(len(counts)), title=title, xlim=(-1, users), ylim=(-1, labels))
+        axes.set(xticks=_ticks(users), yticks=_ticks(labels))
         axes.grid(alpha=0.2)
         axes.set_axisbelow(True)
     all_axes[0].set_ylabel("label")
     figure.suptitle(f"area: samples; the largest bubble is {largest:,}", fontsize="small")
     return save_figure(figure, folder, name)
+
+
+def _ticks(count: int) -> range:
+    """At most ten of the numbers 0 to count - 1: there is no user 2.5, and no label beyond the last."""
+    step = next(s for s in (factor * 10**power for power in range(9) for factor in (1, 2, 5)) if count <= 10 * s)
+    return range(0, count, step)
 
 
 def _axis(users: int) -> str:

@@ -77,15 +77,15 @@ def read_run(path: Path) -> Run:
     """A run folder, also of a run that has not ended."""
     folder = RunFolder(path)
     text = read_text(folder.config_file, _ADVICE)
-    records = _records(folder.metrics_file)
+    records = read_records(path)
     labels: dict[str, Any] = {"users": 0, "counts": {}}
     if folder.labels_file.exists():
         labels = read_json(folder.labels_file, _ADVICE)
     try:
         config = RunConfig.model_validate(tomllib.loads(text))
         if folder.summary_file.exists():
-            summary = read_json(folder.summary_file, _ADVICE)
-            version, device, results = summary["version"], summary["device"], summary["results"]
+            summary = folder.summary()
+            version, device, results = summary["version"], summary.get("device"), summary["results"]
         else:
             version, device, results = None, None, _results_so_far(config, records)
         counts = {int(seed): users for seed, users in labels["counts"].items()}
@@ -203,7 +203,9 @@ def _results_so_far(config: RunConfig, records: Sequence[Record]) -> list[Record
     return results
 
 
-def _records(path: Path) -> list[Record]:
+def read_records(folder: Path) -> list[Record]:
+    """The evaluations of a run, as far as it is."""
+    path = RunFolder(folder).metrics_file
     if not path.exists():
         return []
     lines = read_text(path, _ADVICE).splitlines(keepends=True)

@@ -1,7 +1,7 @@
 """How curves look, in files and on the page: each algorithm the same everywhere, and distinguishable without colour."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -26,13 +26,22 @@ _STYLES: dict[str, Style] = {
 _FREE = [(c, d) for d in range(len(DASHES)) for c in range(len(LIGHT)) if (c, d) not in _STYLES.values()]
 
 
-def styles_of(columns: Iterable[Mapping[str, Any]]) -> dict[str, Style]:
-    """The styles of an experiment's columns, by name; those of one algorithm are its variants."""
+def styles_of(columns: Sequence[Mapping[str, Any]]) -> dict[str, Style]:
+    """The styles of an experiment's columns, by name.
+
+    The first of an algorithm has that algorithm's; the others, its variants, have colours of their own while there are
+    any that no algorithm here has.
+    """
+    free = set(range(len(LIGHT))) - {style_of(column["algorithm"])[0] for column in columns}
     seen: Counter[str] = Counter()
-    styles = {}
+    styles: dict[str, Style] = {}
     for column in columns:
-        styles[column["name"]] = style_of(column["algorithm"], seen[column["algorithm"]])
-        seen[column["algorithm"]] += 1
+        algorithm, number = column["algorithm"], seen[column["algorithm"]]
+        new = [(colour, style_of(algorithm, number)[1]) for colour in sorted(free)] if number else []
+        all_of_it = [style_of(algorithm, variant) for variant in range(len(LIGHT) * len(DASHES))]
+        styles[column["name"]] = next((s for s in (*new, *all_of_it) if s not in styles.values()), all_of_it[0])
+        free.discard(styles[column["name"]][0])
+        seen[algorithm] += 1
     return styles
 
 

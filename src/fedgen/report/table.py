@@ -25,6 +25,7 @@ class Difference:
     interval: Sequence[float] | None = None  # of 95 %
     less_is_better: bool = False
     alike: bool = True  # of one metric and the same data, so that it means better or worse
+    repeated: bool = True  # False: of a single seed, which says nothing of chance
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,10 @@ _BORDERS = 3  # characters that a column takes beside its own
 
 
 def terminal(table: Table, width: int, title: str = "") -> list[Grid]:
-    """The table for a terminal so wide: with all its columns, or without the optional, or in several parts."""
+    """The table for a terminal so wide: with all its columns, or without the optional, or in several parts.
+
+    The columns that are left out are named below it.
+    """
     cells = [[_cell(cell) for cell in row] for row in table.rows]
     full = [max(_width(column.title), _widest(cells, i)) for i, column in enumerate(table.columns)]
     # Titles may be broken between words, cells may not; except in the first column, which would leave no room else.
@@ -27,6 +30,10 @@ def terminal(table: Table, width: int, title: str = "") -> list[Grid]:
     for part in _parts(shown, widths, width):
         fits = _total(widths, part) <= width  # else cells must be broken after all
         grids.append(_draw(table, cells, part, [widths[i] if fits else None for i in part], "" if grids else title))
+    left_out = [column.title for i, column in enumerate(table.columns) if i not in shown]
+    if left_out:
+        grids[-1].caption = Styled(f"no room here for: {', '.join(left_out)} (report.html has them)")
+        grids[-1].caption_justify = "left"
     return grids
 
 

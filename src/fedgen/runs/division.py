@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedgen.config import RunConfig
 from fedgen.data.dataset import Dataset
 from fedgen.data.federated import Division, assemble, divide, with_skew
@@ -39,6 +42,13 @@ def _partition_settings(config: RunConfig, dataset: Dataset) -> dict[str, Any]:
 def load_dataset(config: RunConfig) -> Dataset:
     """The dataset that a configuration names."""
     return load(config.dataset, data_dir=config.data_dir, user_file=config.user_file, **config.of("dataset"))
+
+
+def check_finite(name: str, *samples: NDArray[Any]) -> None:
+    """Refuse samples that no network can learn from."""
+    for x in samples:
+        if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+            raise FedgenError(f"{name} has samples that are NaN or infinite; leave them out")
 
 
 def divide_all(config: RunConfig, dataset: Dataset) -> dict[int, Division]:

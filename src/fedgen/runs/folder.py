@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,24 @@ from numpy.typing import NDArray
 from fedgen.config import RunConfig, read_toml, resolve, to_toml
 from fedgen.core.contract import Tree
 from fedgen.errors import FedgenError
-from fedgen.files import write_whole
+from fedgen.files import read_json, write_whole
 from fedgen.registry import file_name
+from fedgen.runs import lock
 from fedgen.runs.checkpoint import load_tree, read_about, save_tree
 from fedgen.runs.scores import Record
 
+_SECONDS = "seconds"  # how the names of a row's times begin
+_OF_A_RUN = ("algorithm", "seed")  # what a row is found by
+_OF_THE_MACHINE = ("device",)
+_READ = "run it again"  # where a file is damaged
 MOST_USERS = 1000  # whose label counts are written: more could not be shown, and would fill the disk
 
 
 class RunFolder:
-    """A run's files. Records are never changed, and after a kill the last checkpoint is found again."""
+    """A run's files. Records are never changed, and after a kill the last checkpoint is found again.
+
+    Who writes them has it from `create` or `open`, which lock the folder until `close`, or the process's end.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,20 +38,38 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoint_file = path / "checkpoint.safetensors"
         self.summary_file = path / "summary.json"
+        self.timing_file = path / "timing.json"
         self.labels_file = path / "labels.json"
         self.models = path / "models"
+        self._lock: lock.Lock | None = None
+
+    def __enter__(self) -> Self:
+        """The folder, closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes write into it."""
+        if self._lock is not None:
+            self._lock.release()
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, *, force: bool = False) -> "RunFolder":
-        """A new folder; one that holds anything is refused, or cleared of a run's own files with `force`."""
+        """A new folder; a run that is there is refused, or replaced with `force`, and other files are not touched."""
         folder = cls(path)
         try:
-            _remove_left_overs(path)
-            if path.exists() and any(path.iterdir()):
+            if path.exists() and not folder.config_file.exists() and any(map(_is_foreign, path.iterdir())):
+                raise FedgenError(f"{path} holds other files, and no run; give --out a folder that is new or empty")
+            path.mkdir(parents=True, exist_ok=True)
+            folder._take()
+            if folder.config_file.exists():
                 if not force:
+                    folder.close()
                     raise FedgenError(f"{path} exists already; add --resume to continue it or --force to replace it")
                 folder._clear()
-            path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FedgenError(f"folder {path} cannot be written: {error.strerror}") from error
         write_whole(folder.config_file, to_toml(config).encode())
@@ -51,11 +77,20 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """An existing run."""
+        """An existing run, to continue it."""
+        folder = cls.existing(path)
+        try:
+            folder._take()
+        except OSError as error:
+            raise FedgenError(f"folder {path} cannot be written: {error.strerror}") from error
+        return folder
+
+    @classmethod
+    def existing(cls, path: Path) -> "RunFolder":
+        """An existing run, to look at."""
         folder = cls(path)
         if not folder.config_file.exists():
             raise FedgenError(f"{path} holds no run to resume (no config.toml); leave out --resume to start one")
-        _remove_left_overs(path)
         return folder
 
     def config(self) -> RunConfig:
@@ -117,17 +152,37 @@ class RunFolder:
         write_whole(self.labels_file, (json.dumps({"users": users, "counts": first}) + "\n").encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write the summary."""
-        write_whole(self.summary_file, (json.dumps(summary, indent=1) + "\n").encode())
+        """Write the summary, and apart from it what another machine, or the same at another time, has differently.
+
+        So that the same run writes the same `summary.json`.
+        """
+        rows, where = summary["results"], {key: summary[key] for key in _OF_THE_MACHINE if key in summary}
+        times = [{k: v for k, v in row.items() if k in _OF_A_RUN or k.startswith(_SECONDS)} for row in rows]
+        same = [{k: v for k, v in row.items() if not k.startswith(_SECONDS)} for row in rows]
+        rest = {key: value for key, value in summary.items() if key not in where}
+        _write_json(self.timing_file, {**where, "results": times})
+        _write_json(self.summary_file, {**rest, "results": same})  # the last: with it the run has ended
+
+    def summary(self) -> dict[str, Any]:
+        """What `write_summary` was given; earlier versions kept all of it in one file."""
+        summary = read_json(self.summary_file, _READ)
+        if not self.timing_file.exists():
+            return summary
+        timing = read_json(self.timing_file, _READ)
+        times = {(row["algorithm"], row["seed"]): row for row in timing["results"]}
+        rows = [{**row, **times.get((row["algorithm"], row["seed"]), {})} for row in summary["results"]]
+        return {**timing, **summary, "results": rows}
+
+    def _take(self) -> None:
+        self._lock = lock.lock(self.path)
+        _remove_left_overs(self.path)  # now that nobody else writes one
 
     def _clear(self) -> None:
-        if not self.config_file.exists():
-            raise FedgenError(f"{self.path} is not the folder of a run (no config.toml), so --force does not touch it")
-        own = [self.metrics_file, self.checkpoint_file, self.summary_file, self.labels_file]
+        own = [self.metrics_file, self.checkpoint_file, self.summary_file, self.timing_file, self.labels_file]
         shown = [self.path / "report.html", *self.path.glob("curves.*")]
         for file in (*own, *shown, *self.models.glob("*.safetensors"), self.config_file):
             file.unlink(missing_ok=True)
-        for tracked in ("tensorboard", "mlflow"):
+        for tracked in ("tensorboard", "mlflow", "wandb"):
             shutil.rmtree(self.path / tracked, ignore_errors=True)
 
 
@@ -155,7 +210,16 @@ class FollowedFolder(RunFolder):
         return [json.loads(line) for line in covered.decode().splitlines()]
 
 
+def _is_foreign(file: Path) -> bool:
+    """Whether a file in a folder without a run is something else than what a killed process left of its beginning."""
+    return file.name != lock.NAME and file.suffix != ".tmp"
+
+
 def _remove_left_overs(path: Path) -> None:
     """Temporary files of a process that was killed; none of them is ever read."""
     for file in (*path.glob("*.tmp"), *path.glob("models/*.tmp")):
         file.unlink()
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_whole(path, (json.dumps(content, indent=1) + "\n").encode())

@@ -1,12 +1,15 @@
-"""The evaluations of a run in TensorBoard or MLflow, written while it goes (extra `tracking`)."""
+"""The evaluations of a run in TensorBoard, MLflow or W&B, written while it goes (extra `tracking`)."""
 
+import hashlib
 import importlib.util
+import netrc
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlparse
 
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError, unknown
@@ -140,11 +143,9 @@ class MLflow(Tracker):
         if found:
             return str(found[0].info.run_id)
         run = self._client.create_run(self._experiment, run_name=f"{algorithm}, seed {seed}", tags=tags)
-        settings = self._config.model_dump(mode="json", exclude={"options", "algorithms", "seed", "seeds"})
-        options = {f"{algorithm}.{key}": value for key, value in self._config.of(algorithm).items()}
         params = [
             Param(key.replace("+", "plus").replace(":", "/"), str(value))
-            for key, value in {**settings, **options}.items()
+            for key, value in _settings(self._config, algorithm).items()
         ]
         self._client.log_batch(run.info.run_id, params=params)
         return str(run.info.run_id)
@@ -155,7 +156,70 @@ class MLflow(Tracker):
             self._client.set_terminated(run, "FINISHED" if ended else "KILLED")
 
 
-TRACKERS: dict[str, Callable[[Path, RunConfig], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+class WandB(Tracker):
+    """A run of W&B's for each algorithm and seed: sent to the server, or kept in the folder where nobody is logged in.
+
+    WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY and WANDB_BASE_URL mean what they always do.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        super().__init__()
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # no reports of errors unless the user wants them
+        _need("wandb")
+        mode: Any = os.environ.get("WANDB_MODE") or ("online" if _logged_in() else "offline")
+        self._mode, self._config, self._folder = mode, config, folder
+        self._runs: dict[tuple[str, int], Any] = {}
+        kept = folder / "wandb"
+        self.place = f"wandb sync {kept}/offline-run-*" if mode == "offline" else f"W&B, and in {kept}"
+
+    def write(self, algorithm: str, seed: int, round: int, metrics: dict[str, float]) -> None:
+        """Log the metrics in the run of this algorithm and seed; a resumed run goes on in its own."""
+        if (algorithm, seed) not in self._runs:
+            self._runs[algorithm, seed] = self._run(algorithm, seed)
+        self._runs[algorithm, seed].log({"round": round, **metrics})
+
+    def _run(self, algorithm: str, seed: int) -> Any:
+        import wandb
+
+        place = f"{self._folder.resolve()} {algorithm} {seed}"
+        run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "fedgen"),
+            dir=str(self._folder),
+            id=hashlib.sha256(place.encode()).hexdigest()[:16],  # the same after a resume
+            resume="allow" if self._mode == "online" else None,
+            name=f"{algorithm}, seed {seed}",
+            group=self._folder.resolve().name,
+            config={"algorithm": algorithm, "seed": seed, **_settings(self._config, algorithm)},
+            mode=self._mode,
+            reinit="create_new",  # seeds that are computed at once have theirs at once
+            settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
+        )
+        # Not W&B's own steps, which only grow: what is told again after a resume would be lost.
+        run.define_metric("*", step_metric="round")
+        return run
+
+    def close(self, ended: bool) -> None:
+        """Say of each run whether it came to its end, and send what is left."""
+        for run in self._runs.values():
+            run.finish(exit_code=0 if ended else 1)
+
+
+def _logged_in() -> bool:
+    """Whether W&B finds a key without asking for one, which would stop the run."""
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+TRACKERS: dict[str, Callable[[Path, RunConfig], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WandB,
+}
 
 
 def tracker(name: str, folder: Path, config: RunConfig) -> Tracker:
@@ -163,6 +227,12 @@ def tracker(name: str, folder: Path, config: RunConfig) -> Tracker:
     if name not in TRACKERS:
         raise unknown("tracker", name, TRACKERS)
     return TRACKERS[name](folder, config)
+
+
+def _settings(config: RunConfig, algorithm: str) -> dict[str, Any]:
+    """What a tracker keeps of the configuration: the run's settings, and the options of one algorithm."""
+    settings = config.model_dump(mode="json", exclude={"options", "algorithms", "seed", "seeds"})
+    return {**settings, **{f"{algorithm}.{key}": value for key, value in config.of(algorithm).items()}}
 
 
 def _need(package: str) -> None:

@@ -17,7 +17,9 @@ from fedgen.runs.resume import same_config
 from fedgen.runs.scores import Record, matching, named_headline, scores
 from fedgen.runs.summary import most_messages, result_row, summary_of
 from fedgen.runs.watch import Watch
+from fedgen.simulator.devices import in_float32
 from fedgen.simulator.engine import Correct, Inputs, Program, State
+from fedgen.simulator.memory import memory_told
 from fedgen.simulator.setup import Setup
 from fedgen.simulator.sharding import any_host, gathered, place, place_like
 
@@ -59,6 +61,7 @@ class Progress:
     records: list[list[Record]] = field(default_factory=list)  # of each setup
 
 
+@in_float32
 def run(
     setup: Setup,
     *,
@@ -71,10 +74,12 @@ def run(
 
     `programs` may contain programs that `program_of` compiled before, by algorithm.
     """
-    (summary,) = _Runner([setup], folder, watch or Watch(), checkpoint_seconds, programs).run()
+    with memory_told():
+        (summary,) = _Runner([setup], folder, watch or Watch(), checkpoint_seconds, programs).run()
     return summary
 
 
+@in_float32
 def run_together(
     setups: Sequence[Setup], *, watch: Watch | None = None, programs: Mapping[str, Program] | None = None
 ) -> list[dict[str, Any]]:
@@ -82,6 +87,7 @@ def run_together(
     return _Runner(setups, None, watch or Watch(), CHECKPOINT_SECONDS, programs).run()
 
 
+@in_float32
 def program_of(setups: Sequence[Setup], algorithm: str) -> Program:
     """The program that `run_together` needs; XLA releases the GIL, so threads can compile several."""
     inputs = inputs_of(setups, _jobs(setups, (algorithm,))[0])

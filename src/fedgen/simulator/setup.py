@@ -14,13 +14,14 @@ from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Task
 from fedgen.data.dataset import Dataset
 from fedgen.data.federated import Division, gather
-from fedgen.errors import FedgenError
 from fedgen.models.check import check_model
-from fedgen.runs.division import divide_all, keep_partition, load_dataset
+from fedgen.runs.division import check_finite, divide_all, keep_partition, load_dataset
 from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee
 from fedgen.runs.task import federation_of, task_of
+from fedgen.simulator.devices import check_devices, in_float32
 from fedgen.simulator.engine import Data, Inputs, Program
+from fedgen.simulator.memory import check_memory
 from fedgen.simulator.sharding import place, place_samples
 
 
@@ -105,8 +106,16 @@ class Setup:
         guarantee(self.config, 1)  # whether there is an accountant, where one is needed
         check_model(self.task)
         for name in self.config.algorithms:
-            algorithm, _ = build(ALGORITHMS[name], self.task, self.federation, self.config.of(name))
-            check_headline(name, algorithm, self.config)
+            check_headline(name, self._built(name)[0], self.config)
+
+    def check_size(self) -> None:
+        """Refuse what certainly cannot fit into memory."""
+        for name in self.config.algorithms:
+            algorithm, federation = self._built(name)
+            check_memory(name, algorithm, self.task, federation, active=self.config.active, largest=self.largest)
+
+    def _built(self, algorithm: str) -> tuple[Algorithm, Federation]:
+        return build(ALGORITHMS[algorithm], self.task, self.federation, self.config.of(algorithm))
 
 
 # Settings that a compiled program does not depend on, or that are among the options of each algorithm.
@@ -129,23 +138,23 @@ def prepare(config: RunConfig, dataset: Dataset | None = None, model: Any = None
     return setup
 
 
+@in_float32
 def prepare_together(
     configs: Sequence[RunConfig], dataset: Dataset | None = None, model: Any = None
 ) -> tuple[Setup, ...]:
     """Setups of one dataset whose samples lie on the devices once."""
+    check_devices()
     dataset = dataset or load_dataset(configs[0])
     made = [divide_all(config, dataset) for config in configs]
     keyed = {(number, seed): d for number, divisions in enumerate(made) for seed, d in divisions.items()}
     x_train, y_train, gathered = gather(dataset, keyed)
-    for samples in (x_train, dataset.x_test):
-        if np.issubdtype(samples.dtype, np.floating) and not np.isfinite(samples).all():
-            raise FedgenError(f"{dataset.name} has samples that are NaN or infinite; leave them out")
+    check_finite(dataset.name, x_train, dataset.x_test)
     x, y = place_samples(x_train), place(y_train)
     scored = {"validation": (x, y)}
     if any(config.evaluate_on == "test" for config in configs):
         scored["test"] = (place_samples(dataset.x_test), place(dataset.y_test))
     everything = np.arange(len(dataset.y_test), dtype=np.int32)
-    setups = []
+    setups: list[Setup] = []
     for number, config in enumerate(configs):
         divisions = {seed: gathered[number, seed] for seed in config.run_seeds}
         task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
@@ -153,6 +162,8 @@ def prepare_together(
         data = Data(x, y, *scored[config.evaluate_on])
         setup = Setup(config, task, federation_of(config), data, divisions, rows)
         setup.check()
+        if not setups:  # those of one program are of one size, and tracing takes a while
+            setup.check_size()
         setups.append(setup)
     for config, divisions in zip(configs, made, strict=True):
         keep_partition(config, dataset, divisions)

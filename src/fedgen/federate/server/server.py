@@ -98,6 +98,10 @@ class Server:
 
     def run(self) -> dict[str, Any]:
         """Run all remaining rounds and return the summary. Ending early is an error; finished rounds are kept."""
+        with self.run_folder:
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         state, sound = self._begin(), True
         self.exchange.wait_for_all(self.config.users)
         if self.run_state.unscored is not None:

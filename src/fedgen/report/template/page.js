@@ -496,6 +496,17 @@
     });
   }
 
+  // A table that is wider than its place says so, until its last column is in sight.
+  function scrollable(place) {
+    const more = place.nextElementSibling;
+    const tell = () => {
+      more.hidden = place.scrollWidth - place.clientWidth - place.scrollLeft < 2;
+      place.classList.toggle("hides", !more.hidden);
+    };
+    place.addEventListener("scroll", tell);
+    new ResizeObserver(tell).observe(place);
+  }
+
   // Tables of one grid: one is looked at at a time.
   function choosable(views) {
     const all = [...views.querySelectorAll(":scope > .view")];
@@ -523,6 +534,7 @@
     redraws.push(redraw);
   }
   document.querySelectorAll("table.sortable").forEach(sortable);
+  document.querySelectorAll(".scroll").forEach(scrollable);
   document.querySelectorAll(".views").forEach(choosable);
   function paint() {
     for (const mark of document.querySelectorAll("svg.swatch")) swatch(mark, [Number(mark.dataset.colour), Number(mark.dataset.dash)]);

@@ -1,0 +1,76 @@
+"""What the pictures of a run and of a partition say; an SVG names its texts in comments."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fedgen.bench import show
+from fedgen.paper.figures import draw
+from fedgen.report.figures import learning_curves
+from fedgen.report.partitions import _ticks, bubbles
+from reproduction_folder import reproduce
+from run_folders import run_folder, summary_of
+
+
+def _texts(svg: Path) -> list[str]:
+    return re.findall(r"<!-- (.*?) -->", svg.read_text())
+
+
+@pytest.mark.parametrize(("score", "above"), [("accuracy", 0), ("seen", 1), ("authors", 1), ("matching", 2)])
+def test_the_curves_are_those_of_the_score(tmp_path: Path, score: str, above: int) -> None:
+    path = run_folder(tmp_path / "run", score=score)
+    texts = _texts(learning_curves(summary_of(path), path)[1])
+    for name, level in (("fedavg", 80), ("fedgen", 84)):  # and half a point, the mean of seeds 0 and 1
+        assert f"{name}  {level + 0.5 + above:.1f}" in texts
+    assert {0: "fedavg", 1: "accuracy, labels a user trained on", 2: "accuracy, each user's own label distribution"}[
+        above
+    ] in " ".join(texts)
+
+
+def test_users_and_labels_are_whole_numbers(tmp_path: Path) -> None:
+    for users, labels in ((6, 4), (20, 10), (2, 2), (50, 62)):
+        _, svg = bubbles({"even": np.ones((users, labels), int)}, tmp_path, f"{users}")
+        ticks = [text for text in _texts(svg) if re.fullmatch(r"[−\d.]+", text)]
+        assert 4 <= len(ticks) <= 20
+        assert not set(ticks) - set(map(str, range(max(users, labels))))
+    assert list(_ticks(20)) == [*range(0, 20, 2)]
+    assert list(_ticks(62)) == [0, 10, 20, 30, 40, 50, 60]
+
+
+def test_no_legend_of_the_benchmark_lies_over_its_lines() -> None:
+    curve = {"size": [1, 2, 4], "timing": [{"seconds": s} for s in (1.0, 2.0, 4.0)], "exponent": 1.0}
+    report = {
+        "scaling": dict.fromkeys(("users", "cohort", "runs", "steps"), curve),
+        "rounds": {"fedavg": {"seconds": 0.1}, "pytorch": {"seconds": 0.7}},
+        "roofline": {"seconds": 0.02},
+    }
+    for panel in (show._curves, show._bars):
+        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        axes = figure.add_subplot()
+        panel(axes, report)
+        figure.draw_without_rendering()
+        legend, frame = axes.get_legend().get_window_extent(), axes.get_window_extent()
+        assert legend.y1 < frame.y0
+        assert legend.y0 >= 0
+        assert not legend.overlaps(axes.xaxis.get_tightbbox())
+
+
+def test_what_lies_below_a_figure_is_named_outside_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = reproduce(tmp_path, "heterogeneity")
+    for panel in results["figures"]:
+        for one in panel["series"]:
+            one["y"] = [90.0 for _ in one["y"]]
+            one["published"] = []
+        panel["series"][-1]["y"] = [10.0 for _ in panel["series"][-1]["y"]]
+    drawn = []
+    monkeypatch.setattr("fedgen.paper.figures.save_figure", lambda figure, *_: drawn.append(figure) or [])
+    draw(results, tmp_path)
+    shown = [axes for axes in drawn[0].axes if axes.get_visible()]
+    assert shown
+    for axes in shown:
+        assert axes.get_xlabel().endswith(" 10)")
+        assert "(below the frame: " in axes.get_xlabel()
+        assert not axes.texts

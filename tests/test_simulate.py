@@ -1,0 +1,39 @@
+"""`fedgen.simulate` where JAX is set up otherwise, and with arguments of a wrong kind."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import fedgen
+from helpers import SMALL, blobs, small_data
+
+OPTIONS = {key: value for key, value in SMALL.items() if "." in key}
+SETTINGS = {key: value for key, value in SMALL.items() if "." not in key and key not in ("dataset", "model")}
+
+
+def test_double_precision_changes_nothing() -> None:
+    def curve() -> list:
+        arguments = {"data": small_data(), "model": "mlp", "options": OPTIONS, **SETTINGS, "rounds": 1}
+        return fedgen.simulate("fedgen", **arguments)["results"][0]["curve"]
+
+    plain = curve()
+    with jax.enable_x64(True):
+        assert curve() == plain
+        assert jnp.zeros(()).dtype == jnp.float64, "the caller's setting is as it was"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"data": (*blobs(60), *blobs(20))}, r"data is a tuple; .* fedgen.from_arrays\(x_train, y_train"),
+        ({"data": blobs(60)[0]}, r"data is a ndarray; .*from_arrays"),
+        ({"data": Path("absent.npz")}, r"absent\.npz"),
+        ({"data": small_data(), "model": "cnnn"}, "cnnn"),
+        ({"data": small_data(), "model": object}, r"model is a type; give a name, or a fedgen\.Model"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_a_sentence(argument: dict, message: str) -> None:
+    with pytest.raises(fedgen.FedgenError, match=message):
+        fedgen.simulate("fedavg", **argument, **SETTINGS)
