@@ -5,8 +5,9 @@ makes mean mu_y and covariance Sigma_y of them and broadcasts these. A user mini
 
     CE + w * CE(h(z'), y') + lam * |z - mu_y|^2 / (d * mean variance)
 
-with y' uniform over the known labels and z' ~ N(mu_y', Sigma_y'), and FedDyn's correction of weight `dyn`. The server predicts with a model (with `ema`: a running mean) whose predictor
-is fitted again on virtual features; users receive the average as it is.
+with y' uniform over the known labels and z' ~ N(mu_y', Sigma_y'), and FedDyn's correction of weight `dyn`. The server
+predicts with its model (with `ema`: a running mean of them) after its predictor was fitted again on such z'; users
+receive the model as it is.
 """
 
 from typing import NamedTuple
