@@ -374,23 +374,8 @@ def test_class_moments_over_all_of_a_users_data(collect: str) -> None:
     assert len(seen) == 3
 
 
+@pytest.mark.slow
 def test_without_its_terms_it_is_fedavg_to_the_bit() -> None:
     off = {"w": 0.0, "lam": 0.0, "dyn": 0.0, "refit_steps": 0}
     moments = play(small_setup("fedmoments", **{f"fedmoments__{key}": value for key, value in off.items()}), 2)
     assert same_bits(moments.server.base, play(small_setup("fedavg"), 2).server)
-
-
-def test_in_the_first_round_nothing_is_known_and_nothing_is_added() -> None:
-    on = play(small_setup("fedmoments", fedmoments__dyn=0.0, fedmoments__refit_steps=0), 1)
-    for ours, theirs in zip(
-        jax.tree.leaves(on.server.base), jax.tree.leaves(play(small_setup("fedavg"), 1).server), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7)
-
-
-def test_the_predictor_that_was_fitted_again_is_not_sent() -> None:
-    plain, refitted = (play(small_setup("fedmoments", fedmoments__refit_steps=steps), 2) for steps in (0, 3))
-    assert same_bits(plain.server, refitted.server.base)
-    assert not same_bits(
-        innermost(refitted.server.own.calibrated).params.predictor, innermost(refitted.server.base).params.predictor
-    )

@@ -206,7 +206,11 @@ def test_fine_tuning_is_plain_sgd_from_the_received_model(name: str, options: di
     np.testing.assert_allclose(ours, forward(weights, torch.tensor(X[2]))[1].detach(), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("settings", [{}, {"share": "predictor", "local_epochs": 1}], ids=["all", "predictor"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, pytest.param({"share": "predictor", "local_epochs": 1}, marks=pytest.mark.slow)],
+    ids=["all", "part"],
+)
 def test_the_simulator_scores_each_users_fine_tuned_model(settings: dict[str, Any]) -> None:
     """Each user's counts computed by itself, and the scores of the run from them."""
     setup = small_setup("fedavg", rounds=2, finetune_steps=5, finetune_lr=0.1, score="matching", **settings)
