@@ -55,7 +55,7 @@ def fedmoments(
 
     def ahead(batch: fl.Batch, local: fl.Local, step: fl.Step) -> tuple[fl.Array, fl.Array]:
         received: Gaussians = local.received.own
-        return moments.draw(received, moments.unpacked(received.root), step.key, virtual)
+        return moments.draw(received, moments.factors(received), step.key, virtual)
 
     def local_loss(loss: fl.Loss, params: fl.Params, batch: fl.Batch, local: fl.Local, step: fl.Step) -> fl.Loss:
         received: Gaussians = local.received.own

@@ -17,7 +17,7 @@ from fedgen.core.optimise import descend
 from fedgen.core.streams import stream
 from fedgen.models.generator import draw_labels
 
-RIDGE = 1e-3  # added to the variance in each direction, and the least that is left of it where rounding made it less
+RIDGE = 1e-3  # added to the variance of each latent number
 
 Collect = Literal["training", "before", "after"]  # which features are summed: see `docs/algorithms/fedmoments.md`
 
@@ -35,8 +35,8 @@ class Gaussians(NamedTuple):
 
     known: fl.Array  # [label] 1.0 for a label of which there was a sample, else 0.0
     mean: fl.Array  # [label, latent]
-    root: fl.Array  # [label, pair] the lower triangle of the covariance's symmetric square root
-    spread: fl.Array  # [] the mean variance, over known labels and directions
+    root: fl.Array  # [label, pair] the lower triangle L of the covariance L L'
+    spread: fl.Array  # [] the mean variance, over known labels and latent numbers
 
 
 def no_sums(classes: int, latent: int) -> Sums:
@@ -86,11 +86,10 @@ def gaussians_of(sums: Sums) -> Gaussians:
     mean = sums.first / count
     product = unpacked(sums.second / count) - mean[:, :, None] * mean[:, None, :]
     covariance = product * (count / jnp.maximum(count - 1, 1.0))[:, :, None]  # unbiased
-    variance, axes = jnp.linalg.eigh(covariance + RIDGE * jnp.eye(mean.shape[1]))
-    variance = jnp.where(known[:, None], jnp.maximum(variance, RIDGE), 0.0)
-    root = jnp.einsum("lij,lj,lkj->lik", axes, jnp.sqrt(variance), axes)
+    variance = jnp.maximum(jnp.diagonal(covariance, axis1=1, axis2=2), 0.0) + RIDGE  # [label, latent]
+    root = jnp.where(known[:, None, None], _cholesky(covariance, variance), 0.0)
     labels = jnp.sum(known)
-    spread = jnp.sum(variance) / (jnp.maximum(labels, 1) * mean.shape[1])
+    spread = jnp.sum(variance * known[:, None]) / (jnp.maximum(labels, 1) * mean.shape[1])
     rows, columns = np.tril_indices(mean.shape[1])
     return Gaussians(
         known.astype(jnp.float32),
@@ -100,8 +99,35 @@ def gaussians_of(sums: Sums) -> Gaussians:
     )
 
 
+def _cholesky(matrix: fl.Array, diagonal: fl.Array) -> fl.Array:
+    """The lower triangular L with L L' = the matrix with this diagonal (not negative), also where there is none.
+
+    What is left of a row's variance bounds its entries. That changes nothing for a covariance; of what is none, after
+    noise or rounding, L L' keeps the variances, and all is finite. (LAPACK gives NaN there, and within our compiled
+    loop, on two cores, its eigenvalues were waited for without end.)
+    """
+    place = jnp.arange(matrix.shape[-1])
+    identity = jnp.eye(matrix.shape[-1])
+
+    def column(number: fl.Array, carry: tuple[fl.Array, fl.Array, fl.Array]) -> tuple[fl.Array, fl.Array, fl.Array]:
+        rest, left, root = carry
+        most = jnp.sqrt(left)  # [label, row]
+        pivot = jnp.maximum(most[:, number], 1e-6)[:, None]
+        entries = jnp.where(place == number, most, jnp.clip(rest[:, :, number] / pivot, -most, most))
+        entries = jnp.where(place >= number, entries, 0.0)
+        rest = rest - entries[:, :, None] * entries[:, None, :]
+        return rest, jnp.maximum(left - entries**2, 0.0), root + entries[:, :, None] * identity[number]
+
+    return jax.lax.fori_loop(0, len(place), column, (matrix, diagonal, jnp.zeros_like(matrix)))[2]
+
+
+def factors(gaussians: Gaussians) -> fl.Array:
+    """L of each label, [label, latent, latent]."""
+    return jnp.tril(unpacked(gaussians.root))
+
+
 def draw(gaussians: Gaussians, root: fl.Array, key: fl.Array, samples: int) -> tuple[fl.Array, fl.Array]:
-    """Virtual features and their labels, uniform over the known ones; `root` is unpacked.
+    """Virtual features and their labels, uniform over the known ones; `root` has its `factors`.
 
     Where none is known, labels are out of range: such samples have a cross-entropy of 0, and no gradient.
     """
@@ -109,14 +135,14 @@ def draw(gaussians: Gaussians, root: fl.Array, key: fl.Array, samples: int) -> t
     chosen = jax.nn.one_hot(y, len(gaussians.known))  # [sample, label]
     noise = jax.random.normal(stream(key, "noise"), (samples, gaussians.mean.shape[1]))
     by_label = (chosen[:, :, None] * noise[:, None, :]).reshape(samples, -1)  # one product instead of a matrix each
-    return chosen @ gaussians.mean + by_label @ root.reshape(-1, root.shape[-1]), y
+    return chosen @ gaussians.mean + by_label @ root.swapaxes(1, 2).reshape(-1, root.shape[-1]), y
 
 
 def refit(
     model: fl.Model, predictor: fl.Tree, gaussians: Gaussians, key: fl.Array, steps: int, batch: int, rate: fl.Scalar
 ) -> fl.Tree:
     """The predictor after Adam steps on the cross-entropy of virtual features."""
-    root = unpacked(gaussians.root)
+    root = factors(gaussians)
 
     def loss(predictor: fl.Tree, memo: fl.Tree, drawn: tuple[fl.Array, fl.Array]) -> tuple[fl.Array, fl.Tree]:
         z, y = drawn
