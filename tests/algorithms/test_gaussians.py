@@ -68,7 +68,7 @@ def test_gaussians_are_numpys_of_all_features_together() -> None:
         uploads = jax.tree.map(lambda *a: jnp.stack(a), *map(_sums, users))
         sums = remembered(sums, uploads, 1.0, Federation(users=3))
     found = gaussians_of(sums)
-    np.testing.assert_allclose(sums.count, [50, 39, 1, 0])
+    np.testing.assert_allclose(sums.counts, [50, 39, 1, 0])
     np.testing.assert_array_equal(found.known, [1, 1, 1, 0])
     root, spread = np.asarray(factors(found)), []
     for label in (0, 1, 2):
@@ -101,11 +101,11 @@ def test_memory_halves_what_was_and_forgets_no_label() -> None:
     one = jax.tree.map(lambda a: a[None], _sums(np.flatnonzero(LABELS == 0)))
     for _ in range(200):
         sums = remembered(sums, one, 0.5, federation)
-    np.testing.assert_allclose(sums.count, [100, 1, 1, 0], rtol=1e-5)
+    np.testing.assert_allclose(sums.counts, [100, 1, 1, 0], rtol=1e-5)
     found = gaussians_of(sums)
     np.testing.assert_allclose(found.mean[1], Z[LABELS == 1].mean(axis=0), rtol=1e-3)
     halved = remembered(_sums(np.arange(90)), one, 0.5, federation)
-    np.testing.assert_allclose(halved.count, [75, 19.5, 1, 0])
+    np.testing.assert_allclose(halved.counts, [75, 19.5, 1, 0])
 
 
 def test_virtual_features_have_the_gaussians_moments_and_known_labels() -> None:
@@ -134,8 +134,8 @@ def _odd_sums() -> dict[str, Sums]:
         "of one sample, far from zero": packed(sums_of(jnp.full((1, LATENT), 1e4), jnp.eye(4)[:1])),
         "in bfloat16": short,
         "far from zero": far,
-        "with noise": changed(second=whole.second + 100 * noise, first=whole.first - 50, count=whole.count - 20.0),
-        "of negative counts": changed(count=-whole.count),
+        "with noise": changed(second=whole.second + 100 * noise, first=whole.first - 50, counts=whole.counts - 20.0),
+        "of negative counts": changed(counts=-whole.counts),
         "huge": jax.tree.map(lambda a: a * 1e12, whole),
         "tiny": jax.tree.map(lambda a: a * 1e-12, whole),
     }
@@ -157,7 +157,7 @@ def test_what_no_honest_user_sends() -> None:
     honest = _sums(np.arange(90))
     assert not any(map(bool, check_sums(honest, 90).values()))
     assert any(map(bool, check_sums(honest, 91).values()))
-    assert any(map(bool, check_sums(honest._replace(count=honest.count - 2), 0).values()))
+    assert any(map(bool, check_sums(honest._replace(counts=honest.counts - 2), 0).values()))
     diagonal = [0, 2, 5, 9]  # of a triangle of 4 rows
     for place in range(10):
         negative = honest._replace(second=honest.second.at[0, place].set(-1.0))
@@ -237,7 +237,7 @@ def test_ccvr_is_pytorchs() -> None:
 
     def after(algorithm: Algorithm, server: Any, theirs: Ccvr) -> None:
         sums = server.base.own.sums
-        ours = sums.count, sums.first, unpacked(sums.second)
+        ours = sums.counts, sums.first, unpacked(sums.second)
         for our, their in zip(ours, theirs.sums, strict=True):
             np.testing.assert_allclose(our, their, rtol=1e-4, atol=1e-4)
         key = jax.random.fold_in(KEY, theirs.number - 1)

@@ -57,7 +57,6 @@ def ccvr(
         sums = remembered(server.own.sums, uploads.own, memory, federation)
         return With(calibrated(average, sums, round) if send else average, Known(sums)), {}
 
-    sums = {collect: summing(task)}
     return wrap(
         fedavg(task, federation),
         server_init=lambda key: Known(packed(no_sums(task.classes, task.latent_size()))),
@@ -65,5 +64,6 @@ def ccvr(
         server_update=server_update,
         check_upload=lambda sent: check_sums(sent, 0),
         calibrate=None if send else lambda server, shown, round: calibrated(shown, server.own.sums, round),
-        **sums,
+        before=summing(task) if collect == "before" else None,
+        after=summing(task) if collect == "after" else None,
     )

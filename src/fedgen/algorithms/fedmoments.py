@@ -87,7 +87,6 @@ def fedmoments(
         return with_innermost(shown, parts._replace(params=parts.params._replace(predictor=predictor)))
 
     drawn = federation.local_steps * federation.batch_size if in_training and not federation.local_epochs else 0
-    passes = {} if in_training else {collect: moments.summing(task)}
     return wrap(
         base,
         server_init=server_init,
@@ -99,5 +98,6 @@ def fedmoments(
         server_update=server_update,
         check_upload=lambda sent: moments.check_sums(sent, drawn),
         calibrate=calibrate if refit_steps else None,
-        **passes,
+        before=moments.summing(task) if collect == "before" else None,
+        after=moments.summing(task) if collect == "after" else None,
     )

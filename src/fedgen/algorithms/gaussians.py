@@ -25,7 +25,7 @@ Collect = Literal["training", "before", "after"]  # which features are summed: s
 class Sums(NamedTuple):
     """Of the features z of each label: how many, their sum, and that of their outer products."""
 
-    count: fl.Array  # [label]
+    counts: fl.Array  # [label]
     first: fl.Array  # [label, latent]
     second: fl.Array  # [label, latent, latent]; in messages and at the server its lower triangle, [label, pair]
 
@@ -70,8 +70,8 @@ def remembered(before: Sums, uploads: Sums, memory: fl.Scalar, federation: fl.Fe
 
     A label that nobody has any more keeps the weight of one sample, so that it is never forgotten.
     """
-    users = uploads.count.shape[0]
-    kept = jnp.clip(1 / jnp.maximum(before.count, 1e-6), memory, 1.0)  # [label]
+    users = uploads.counts.shape[0]
+    kept = jnp.clip(1 / jnp.maximum(before.counts, 1e-6), memory, 1.0)  # [label]
     return jax.tree.map(
         lambda old, mean: old * kept.reshape(-1, *(1,) * (old.ndim - 1)) + users * mean,
         before,
@@ -81,8 +81,8 @@ def remembered(before: Sums, uploads: Sums, memory: fl.Scalar, federation: fl.Fe
 
 def gaussians_of(sums: Sums) -> Gaussians:
     """Mean and covariance of each label (packed sums), finite whatever the sums are: noise may have made them odd."""
-    known = sums.count > 0.5
-    count = jnp.where(known, sums.count, 1.0)[:, None]
+    known = sums.counts > 0.5
+    count = jnp.where(known, sums.counts, 1.0)[:, None]
     mean = sums.first / count
     product = unpacked(sums.second / count) - mean[:, :, None] * mean[:, None, :]
     covariance = product * (count / jnp.maximum(count - 1, 1.0))[:, :, None]  # unbiased
@@ -157,11 +157,11 @@ def check_sums(sums: Sums, drawn: int) -> dict[str, fl.Array]:
     """What no honest user uploads; `drawn` is the number of its samples, or 0 where only the user knows it."""
     squares = np.cumsum(np.arange(1, sums.first.shape[-1] + 1)) - 1  # places of the diagonal in the triangle
     wrong = {
-        "it has counted a label less than no times": jnp.min(sums.count) < 0,
+        "it has counted a label less than no times": jnp.min(sums.counts) < 0,
         "it has a sum of squares that is negative": jnp.min(sums.second[:, squares]) < 0,
     }
     if drawn:
-        wrong[f"its label counts are not those of {drawn} draws"] = jnp.abs(jnp.sum(sums.count) - drawn) > 0.5
+        wrong[f"its label counts are not those of {drawn} draws"] = jnp.abs(jnp.sum(sums.counts) - drawn) > 0.5
     return wrong
 
 

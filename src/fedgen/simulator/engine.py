@@ -305,8 +305,8 @@ class Program:
 
             def right_locally(user: tuple[Array, Tree]) -> Array:
                 assert predict_local is not None
-                with_what = user[1] if federation.finetune_steps else (broadcast, user[1])
-                return right(predict_local(*with_what, x))
+                received, kept = user[1] if federation.finetune_steps else (broadcast, user[1])
+                return right(predict_local(received, kept, x))
 
             return Correct(
                 predict_global and right(predict_global(state.server, x)),
