@@ -20,6 +20,7 @@ from fedgen.simulator.setup import Setup, prepare
 
 # Each of these sends or keeps something else than the others.
 KINDS = ("fedavg", "fedensemble", "feddistill", "feddistill+", "feddfusion", "fedgen", "scaffold", "moon", "ditto")
+KINDS += ("fedmoments", "fedproto")
 
 
 def each(names: Iterable[str], *, quick: Iterable[str]) -> list[Any]:
@@ -61,6 +62,11 @@ SMALL: dict[str, Any] = {
     "fedgen.client_batch": 8,
     "feddfusion.steps": 3,
     "feddfusion.batch": 16,
+    "fedmoments.virtual": 8,
+    "fedmoments.refit_steps": 3,
+    "fedmoments.refit_batch": 16,
+    "ccvr.refit_steps": 3,
+    "ccvr.refit_batch": 16,
 }
 
 

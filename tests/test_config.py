@@ -80,7 +80,7 @@ def test_settings_of_the_command_line(text: str, expected: tuple) -> None:
         ({"fedprox.mu": -1.0}, "fedprox.mu must be greater than or equal to 0"),
         ({"fedgen.noise": "gauss"}, "must be 'normal' or 'uniform', not 'gauss'"),
         ({"fedgen.generator_batch": 0}, "fedgen.generator_batch must be greater than or equal to 1"),
-        ({"share": "some"}, "share must be 'all' or 'predictor'"),
+        ({"share": "some"}, "share must be 'all', 'predictor' or 'extractor'"),
     ],
 )
 def test_wrong_settings_say_what_would_be_right(layer: dict, message: str) -> None:

@@ -32,6 +32,7 @@ QUICK = ("fedavg", "scaffold", "feddistill+", "fedgen")
 EVERY = pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=QUICK))
 KEY = jax.random.key(1)
 PARTIAL = ("fedavg", "fedprox", "feddistill+", "feddfusion", "fedgen", "scaffold", "feddyn", "fedntd", "ditto")
+PARTIAL += ("fedmoments",)
 
 
 COHORTS = [(algorithm, 1) for algorithm in QUICK]
@@ -97,7 +98,7 @@ def test_partial_sharing_keeps_extractors_apart_and_predictors_common(algorithm:
     assert built.predict_local is not None
 
 
-@pytest.mark.parametrize("algorithm", ["fedensemble", "feddistill", "moon"])
+@pytest.mark.parametrize("algorithm", ["fedensemble", "feddistill", "moon", "ccvr", "fedproto", "fedrep"])
 def test_algorithms_that_cannot_share_partially_say_so(algorithm: str) -> None:
     with pytest.raises(ValueError, match="share"):
         small_setup(algorithm, share="predictor")

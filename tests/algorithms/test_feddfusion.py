@@ -26,29 +26,51 @@ def proxy(key: jax.Array, samples: int) -> jax.Array:
 ROUND = round_of(0, 3, proxy)
 
 
+# The FedGen paper's settings, and those that Lin et al. describe or could mean.
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"distill_schedule": "cosine", "student": "evaluation"},
+    {"teacher": "probabilities"},
+    {"distill_optimizer": "sgd", "student": "evaluation", "teacher": "probabilities"},
+]
+
+
+@pytest.fixture(scope="module", params=OPTIONS, ids=lambda options: "-".join(options.values()) or "default")
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def ours() -> tuple[Parts, dict[str, Any]]:
+def ours(options: dict[str, Any]) -> tuple[Parts, dict[str, Any]]:
     """The server after a round: it held another model, and the users sent theirs."""
-    algorithm = feddfusion(TASK, Federation(users=3), steps=STEPS, batch=BATCH, distill_lr=RATE)
+    algorithm = feddfusion(TASK, Federation(users=3), steps=STEPS, batch=BATCH, distill_lr=RATE, **options)
     uploads = stack([Upload(params, statistics, None) for params, statistics in USERS])
     return jax.jit(lambda server: algorithm.server_update(server, uploads, ROUND))(Parts(*some_model(9)))
 
 
 @pytest.fixture(scope="module")
-def theirs() -> tuple[torch.nn.Sequential, float]:
+def theirs(options: dict[str, Any]) -> tuple[torch.nn.Sequential, float]:
     """The student, and its mean loss."""
     teachers = [torch_model(*user).eval() for user in USERS]  # each with its own running statistics
-    student = torch_model(*jax.tree.map(lambda *a: np.mean(a, axis=0), *USERS)).train()
-    optimizer = torch.optim.Adam(student.parameters(), RATE)
+    student = torch_model(*jax.tree.map(lambda *a: np.mean(a, axis=0), *USERS))
+    student.train(options.get("student") != "evaluation")
+    kind = torch.optim.SGD if options.get("distill_optimizer") == "sgd" else torch.optim.Adam
+    optimizer = kind(student.parameters(), RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS) if "distill_schedule" in options else None
     losses = []
     for key in jax.random.split(stream(ROUND.key, "distil"), STEPS):
         x = tensor(proxy(key, BATCH))
         with torch.no_grad():
-            target = sum(teacher(x) for teacher in teachers) / len(USERS)
+            answers = [teacher(x) for teacher in teachers]
+            target = F.softmax(sum(answers) / len(USERS), 1)
+            if options.get("teacher") == "probabilities":
+                target = sum(F.softmax(answer, 1) for answer in answers) / len(USERS)
         optimizer.zero_grad()
-        loss = F.kl_div(F.log_softmax(student(x), 1), F.softmax(target, 1), reduction="batchmean")
+        loss = F.kl_div(F.log_softmax(student(x), 1), target, reduction="batchmean")
         loss.backward()
         optimizer.step()
+        if schedule is not None:
+            schedule.step()
         losses.append(loss.item())
     return student, float(np.mean(losses))
 

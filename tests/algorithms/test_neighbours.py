@@ -1,4 +1,4 @@
-"""Each neighbour of FedAvg against PyTorch: two rounds of two users, followed with the same draws from its paper."""
+"""Each neighbour of FedAvg against PyTorch: three rounds of two users, followed with the same draws from its paper."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,91 +9,36 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as tf
+from rounds_in_torch import CLASSES, KEY, TASK, FedDyn, Reference, Weights, Y, copy, follow, forward, same_weights
 
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.algorithms.fedavg import Upload
-from fedgen.core.client import train_client
-from fedgen.core.contract import Federation, Model, Params, Round, Task
-from fedgen.core.recipe import Shard, draw_batches
+from fedgen.core.contract import Federation, Round
 from fedgen.core.trees import stack
 from fedgen.simulator.run import run
 from helpers import small_setup
 
-RATE, STEPS, BATCH, SAMPLES, CLASSES = 0.2, 3, 6, 14, 3
-COHORTS = [(0, 1), (1, 2), (0, 1)]  # users 0 and 1 come back
-KEY = jax.random.key(5)
-rng = np.random.default_rng(2)
-X = rng.normal(size=(3, SAMPLES, 2)).astype(np.float32)
-Y = rng.integers(0, CLASSES, (3, SAMPLES)).astype(np.int32)
-Y[0][Y[0] == 2] = 1  # user 0 lacks a label
-
-MODEL = Model(
-    init=lambda key: (Params(0.5 * jax.random.normal(key, (2, 4)), jax.random.normal(key, (4, CLASSES))), ()),
-    extract=lambda weights, statistics, x, train: (jnp.tanh(x @ weights), statistics),
-    predict=lambda weights, z: z @ weights,
-)
-TASK = Task(MODEL, CLASSES, jax.ShapeDtypeStruct((2,), jnp.float32), lambda x: x)
-Weights = list[torch.Tensor]  # extractor, predictor
-
-
-def _copy(weights: Weights, train: bool = True) -> Weights:
-    return [w.detach().clone().requires_grad_(train) for w in weights]
-
-
-def _forward(weights: Weights, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    z = torch.tanh(x @ weights[0])
-    return z, z @ weights[1]
-
-
-class Reference:
-    """FedAvg in PyTorch; an algorithm changes what differs."""
-
-    def __init__(self, start: Weights) -> None:
-        self.theta = start
-        self.of_user: dict[int, Any] = {}
-
-    def loss(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return tf.cross_entropy(_forward(weights, x)[1], y)
-
-    def gradient(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> Weights:
-        return list(torch.autograd.grad(self.loss(user, weights, x, y), weights))
-
-    def local(self, user: int, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Weights:
-        weights = _copy(self.theta)
-        for x, y in batches:
-            step = self.gradient(user, weights, x, y)
-            with torch.no_grad():
-                weights = _copy([w - RATE * g for w, g in zip(weights, step, strict=True)])
-        self.finished(user, weights)
-        return weights
-
-    def finished(self, user: int, weights: Weights) -> None:
-        pass
-
-    def server(self, mean: Weights, active: int) -> Weights:
-        return mean
-
 
 class Moon(Reference):
     def loss(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        z, logits = _forward(weights, x)
+        z, logits = forward(weights, x)
         last = self.of_user.get(user, self.first)
         with torch.no_grad():
-            received, before = _forward(self.theta, x)[0], _forward(last, x)[0]
+            received, before = forward(self.theta, x)[0], forward(last, x)[0]
         near = torch.stack([tf.cosine_similarity(z, received), tf.cosine_similarity(z, before)], dim=1) / 0.5
         return tf.cross_entropy(logits, y) + 2.0 * tf.cross_entropy(near, torch.zeros(len(y), dtype=torch.long))
 
     def __init__(self, start: Weights) -> None:
         super().__init__(start)
-        self.first = _copy(start)
+        self.first = copy(start)
 
     def finished(self, user: int, weights: Weights) -> None:
-        self.of_user[user] = _copy(weights)
+        self.of_user[user] = copy(weights)
 
 
 class FedNTD(Reference):
     def loss(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        logits, taught = _forward(weights, x)[1], _forward(self.theta, x)[1].detach()
+        logits, taught = forward(weights, x)[1], forward(self.theta, x)[1].detach()
         rest = torch.ones_like(logits).scatter_(1, y[:, None], 0.0).bool()  # all labels but the true one
         ours, theirs = (g[rest].reshape(len(y), CLASSES - 1) / 1.5 for g in (logits, taught))
         distilled = tf.kl_div(tf.log_softmax(ours, 1), tf.softmax(theirs, 1), reduction="batchmean")
@@ -103,38 +48,15 @@ class FedNTD(Reference):
 class FedLC(Reference):
     def loss(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         counts = torch.tensor(np.bincount(Y[user], minlength=CLASSES), dtype=torch.float32).clamp_min(1e-8)
-        return tf.cross_entropy(_forward(weights, x)[1] - 0.8 * counts**-0.25, y)
+        return tf.cross_entropy(forward(weights, x)[1] - 0.8 * counts**-0.25, y)
 
 
 class FedSAM(Reference):
     def gradient(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> Weights:
         first = super().gradient(user, weights, x, y)
         length = torch.sqrt(sum(torch.sum(g**2) for g in first))
-        worst = _copy([w + 0.3 * g / length for w, g in zip(weights, first, strict=True)])
+        worst = copy([w + 0.3 * g / length for w, g in zip(weights, first, strict=True)])
         return super().gradient(user, worst, x, y)
-
-
-class FedDyn(Reference):
-    """The paper's two lines for the user and two for the server, with mu = 0.3."""
-
-    def __init__(self, start: Weights) -> None:
-        super().__init__(start)
-        self.h = [torch.zeros_like(w) for w in start]
-
-    def gradient(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> Weights:
-        drift = self.of_user.get(user, [torch.zeros_like(w) for w in weights])
-        inner = sum(torch.sum(d * w) for d, w in zip(drift, weights, strict=True))
-        near = sum(torch.sum((w - t) ** 2) for w, t in zip(weights, self.theta, strict=True))
-        return list(torch.autograd.grad(self.loss(user, weights, x, y) - inner + 0.15 * near, weights))
-
-    def finished(self, user: int, weights: Weights) -> None:
-        drift = self.of_user.get(user, [torch.zeros_like(w) for w in weights])
-        moved = [w - t for w, t in zip(_copy(weights, False), self.theta, strict=True)]
-        self.of_user[user] = [d - 0.3 * m for d, m in zip(drift, moved, strict=True)]
-
-    def server(self, mean: Weights, active: int) -> Weights:
-        self.h = [h - 0.3 * active / 3 * (m - t) for h, m, t in zip(self.h, mean, self.theta, strict=True)]
-        return [m - h / 0.3 for m, h in zip(mean, self.h, strict=True)]
 
 
 class FedOpt(Reference):
@@ -149,44 +71,6 @@ class FedOpt(Reference):
             w.grad = w.detach() - m
         self.optimizer.step()
         return self.theta
-
-
-def _check(name: str, options: dict[str, Any], reference: Callable[[Weights], Reference]) -> Any:
-    federation = Federation(users=3, local_steps=STEPS, batch_size=BATCH, lr=RATE)
-    algorithm, federation = build(ALGORITHMS[name], TASK, federation, options)
-    shards = [
-        Shard(
-            jnp.asarray(X[k]), jnp.asarray(Y[k]), jnp.arange(SAMPLES), jnp.int32(0), jnp.int32(SAMPLES),
-            jnp.bincount(Y[k], length=CLASSES),
-        )
-        for k in range(3)
-    ]  # fmt: skip
-    train = jax.jit(
-        lambda received, client, shard, round, user: train_client(
-            algorithm, TASK, federation, received, client, shard, round, user, KEY, largest=SAMPLES
-        )
-    )
-    server = algorithm.server_init(KEY)
-    clients = [algorithm.client_init(KEY) for _ in range(3)]
-    theirs = reference([torch.tensor(np.asarray(w), requires_grad=True) for w in MODEL.init(KEY)[0]])
-    for number, cohort in enumerate(COHORTS):
-        uploads, models = [], []
-        for k in cohort:
-            trained = train(
-                algorithm.broadcast(server, jnp.int32(number)), clients[k], shards[k], jnp.int32(number), jnp.int32(k)
-            )
-            clients[k] = trained.client
-            uploads.append(trained.upload)
-            rows = np.asarray(draw_batches(federation, shards[k], jnp.int32(number), jnp.int32(k), KEY, SAMPLES).rows)
-            models.append(theirs.local(k, [(torch.tensor(X[k][r]), torch.tensor(Y[k][r]).long()) for r in rows]))
-        context = Round(jnp.int32(number), jnp.array(cohort), KEY, lambda key, n: None)
-        server, _ = algorithm.server_update(server, stack(uploads), context)
-        mean = [torch.stack([m[i].detach() for m in models]).mean(0) for i in (0, 1)]
-        theirs.theta = theirs.server(mean, len(cohort))
-        params = server.params if hasattr(server, "params") else server.base.params
-        for ours, other in zip(params, theirs.theta, strict=True):
-            np.testing.assert_allclose(ours, other.detach().numpy(), rtol=2e-4, atol=2e-5)
-    return algorithm, server, clients, theirs
 
 
 @pytest.mark.parametrize(
@@ -211,7 +95,7 @@ def _check(name: str, options: dict[str, Any], reference: Callable[[Weights], Re
     ],
 )
 def test_three_rounds_are_pytorchs(name: str, options: dict[str, Any], reference: Callable[..., Reference]) -> None:
-    _check(name, options, reference)
+    follow(name, options, reference)
 
 
 def test_yogi_is_the_papers() -> None:
@@ -237,10 +121,9 @@ def test_yogi_is_the_papers() -> None:
 
 
 def test_dittos_own_models_are_pytorchs_and_the_shared_one_is_fedavgs() -> None:
-    algorithm, _, clients, theirs = _check("ditto", {"lam": 0.4, "own_lr": 0.1}, Ditto)
+    algorithm, _, clients, theirs = follow("ditto", {"lam": 0.4, "own_lr": 0.1}, Ditto)
     for user in (0, 1, 2):
-        for ours, other in zip(clients[user].own.params, theirs.of_user[user], strict=True):
-            np.testing.assert_allclose(ours, other.detach().numpy(), rtol=2e-4, atol=2e-5)
+        same_weights(clients[user].own.params, theirs.of_user[user])
     assert algorithm.headline_of() == "users"
     assert algorithm.headline_of("global") == "global"
 
@@ -248,14 +131,14 @@ def test_dittos_own_models_are_pytorchs_and_the_shared_one_is_fedavgs() -> None:
 class Ditto(Reference):
     def __init__(self, start: Weights) -> None:
         super().__init__(start)
-        self.first = _copy(start)
+        self.first = copy(start)
 
     def local(self, user: int, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Weights:
-        own = _copy(self.of_user.get(user, self.first))
+        own = copy(self.of_user.get(user, self.first))
         for x, y in batches:
             near = sum(torch.sum((w - t.detach()) ** 2) for w, t in zip(own, self.theta, strict=True))
             step = torch.autograd.grad(self.loss(user, own, x, y) + 0.2 * near, own)
-            own = _copy([w - 0.1 * g for w, g in zip(own, step, strict=True)])
+            own = copy([w - 0.1 * g for w, g in zip(own, step, strict=True)])
         self.of_user[user] = own
         return super().local(user, batches)
 

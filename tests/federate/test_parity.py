@@ -16,6 +16,7 @@ from fedgen.federate.journal import read_journal
 from fedgen.federate.server.server import Server
 from fedgen.runs.checkpoint import load_tree
 from fedgen.runs.privacy import guarantee
+from fedgen.simulator.run import run
 from fedgen.simulator.setup import Setup, prepare
 from helpers import SMALL, each, small_setup, summing
 
@@ -104,6 +105,19 @@ def test_the_reference_preset_with_private_extractors(tmp_path: Path) -> None:
                 theirs = np.asarray(named(simulated.clients)[name][0, number])
                 np.testing.assert_allclose(value, theirs, rtol=1e-4, atol=1e-6, err_msg=f"{name} of site {number}")
     assert any(site.folder.glob("state/*/before.safetensors") for site in grid.sites)
+
+
+def test_sites_fine_tune_before_they_are_evaluated_and_the_server_averages_its_models(tmp_path: Path) -> None:
+    settings = {"finetune_steps": 4, "finetune_lr": 0.1, "ema": 0.5}
+    setup = small_setup("fedmoments", users=2, active=2, rounds=2, **settings)
+    server, _ = local_federation(tmp_path, setup)
+    (ours,), (theirs,) = server.run()["results"], run(setup)["results"]
+    assert_like_the_simulator(server, setup, 2)
+    for score in ("accuracy", "accuracy_users", "accuracy_matching"):
+        assert ours[score] == pytest.approx(theirs[score], abs=0.51), score  # one of 200 samples
+    (plain,) = run(small_setup("fedmoments", users=2, active=2, rounds=2, ema=0.5))["results"]
+    assert plain["accuracy"] == theirs["accuracy"]
+    assert theirs["accuracy_matching"] > plain["accuracy_matching"] + 1
 
 
 def test_robust_aggregation_is_the_simulators(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """FedAvg (McMahan et al. 2017): users train the shared model, the server averages what they send.
 
-Sharing is a choice of subtree, so this file also carries partial sharing (FedGen's Algorithm 2, where
-only the predictor travels) and no sharing at all; the other algorithms wrap what is built here.
+Sharing is a choice of subtree, so this file also carries partial sharing (FedGen's Algorithm 2 and LG-FedAvg, where
+only the predictor travels; FedPer, where only the extractor does) and no sharing at all; the other algorithms wrap what
+is built here.
 """
 
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from fedgen.core import contract as fl
 from fedgen.core.aggregate import bounded, combine
 from fedgen.core.losses import infer, supervised
-from fedgen.core.trees import is_off, join, split
+from fedgen.core.trees import is_off, join, shares_extractor, split
 
 
 class Parts(NamedTuple):
@@ -42,11 +43,11 @@ def averaging(task: fl.Task, federation: fl.Federation, download: fl.Share, uplo
     model = task.model
     # BatchNorm statistics describe the extractor's features and travel with it. Where they are `local`, a
     # user continues with its own; the server still averages the uploaded ones, for its own predictions.
-    receives_statistics = download == "all" and federation.statistics == "averaged"
+    receives_statistics = shares_extractor(download) and federation.statistics == "averaged"
 
     def server_init(key: fl.Array) -> Parts:
         params, statistics = model.init(key)
-        return Parts(split(params, upload)[0], statistics if upload == "all" else None)
+        return Parts(split(params, upload)[0], statistics if shares_extractor(upload) else None)
 
     def client_init(key: fl.Array) -> Parts:
         params, statistics = model.init(key)
@@ -64,7 +65,7 @@ def averaging(task: fl.Task, federation: fl.Federation, download: fl.Share, uplo
 
     def local_finish(params: fl.Params, statistics: fl.Tree, local: fl.Local) -> tuple[Upload, Parts]:
         weight = local.samples if federation.weighting == "samples" else None
-        sent = Upload(split(params, upload)[0], statistics if upload == "all" else None, weight)
+        sent = Upload(split(params, upload)[0], statistics if shares_extractor(upload) else None, weight)
         return sent, Parts(split(params, download)[1], None if receives_statistics else statistics)
 
     def server_update(server: Parts, uploads: Upload, round: fl.Round) -> tuple[Parts, fl.Metrics]:
@@ -80,7 +81,7 @@ def averaging(task: fl.Task, federation: fl.Federation, download: fl.Share, uplo
         server_update,
         (lambda server, x: infer(model, server.params, server.statistics, x)) if download == "all" else None,
         lambda received, client, x: infer(model, *model_of(received, client), x),
-        personal=not receives_statistics,
+        personal=download != "all" or not receives_statistics,
         needs=fl.Needs(individual_uploads=federation.aggregation != "mean" or not is_off(federation.clip)),
         check_upload=lambda sent: {} if sent.samples is None else {"it claims to have no samples": sent.samples < 1},
     )

@@ -3,6 +3,8 @@
 The server needs unlabelled proxy samples; no other algorithm here does.
 """
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -24,8 +26,17 @@ def feddfusion(
     steps: int = 50,
     batch: fl.Count = 128,
     distill_lr: fl.Scalar = 1e-4,
+    distill_optimizer: Literal["adam", "sgd"] = "adam",
+    distill_schedule: Literal["constant", "cosine"] = "constant",
+    student: Literal["training", "evaluation"] = "training",
+    teacher: Literal["logits", "probabilities"] = "logits",
 ) -> fl.Algorithm:
-    """FedAvg, then Adam steps on KL(softmax(mean of the users' logits) || average model) over proxy samples."""
+    """FedAvg, then Adam steps on KL(softmax(mean of the users' logits) || average model) over proxy samples.
+
+    `distill_schedule` is that of a round's steps: cosine from `distill_lr` to 0. `student` is the mode of the average
+    model's BatchNorm (in evaluation mode its statistics stay the averaged ones); with `teacher` probabilities the mean
+    is that of softmax(logits).
+    """
     # Distilling needs whole models, so users upload theirs also where only the predictor comes back.
     base = averaging(task, federation, download=federation.share, upload="all")
     if steps == 0:
@@ -48,15 +59,22 @@ def feddfusion(
         def loss(params: fl.Params, statistics: fl.Tree, item: tuple[fl.Array, fl.Array]) -> tuple[fl.Array, fl.Tree]:
             key, taught = item
             x, drawn = round.proxy(key, batch), jax.random.fold_in(key, 1)
-            z, statistics = model.extract_in_training(params.extractor, statistics, x, drawn)
+            if student == "training":
+                z, statistics = model.extract_in_training(params.extractor, statistics, x, drawn)
+            else:
+                z, _ = model.extract(params.extractor, statistics, x, False)
             return jnp.mean(kl(taught, model.predict(params.predictor, z))), statistics
 
-        optimizer = optax.adam(distill_lr)
-        taught = jnp.mean(logits, axis=0) if federation.aggregation == "mean" else combine(logits, None, federation)
-        student = descend(
+        rate = distill_lr if distill_schedule == "constant" else optax.cosine_decay_schedule(distill_lr, steps)
+        optimizer = optax.adam(rate) if distill_optimizer == "adam" else optax.sgd(rate)
+        if teacher == "logits":
+            taught = combine(logits, None, federation)
+        else:  # the logarithm, of which softmax makes the mean of the probabilities again
+            taught = jnp.log(jnp.maximum(combine(jax.nn.softmax(logits), None, federation), 1e-30))
+        learned = descend(
             loss, average.params, average.statistics, optimizer, optimizer.init(average.params), (keys, taught)
         )
-        return Parts(student.params, student.memo), {**metrics, "distillation_loss": student.loss}
+        return Parts(learned.params, learned.memo), {**metrics, "distillation_loss": learned.loss}
 
     needs = fl.Needs(proxy=True, whole_uploads=True, individual_uploads=True)
     return base._replace(server_update=server_update, needs=needs)

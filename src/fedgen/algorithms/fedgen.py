@@ -19,6 +19,7 @@ from fedgen.core.optimise import descend
 from fedgen.core.privacy import is_private
 from fedgen.core.streams import stream
 from fedgen.core.trees import is_off
+from fedgen.errors import FedgenError
 from fedgen.models.generator import Generator, draw_labels, draw_noise, generate, generator_init
 
 
@@ -71,6 +72,8 @@ def fedgen(
     hidden: fl.Count = 256,
 ) -> fl.Algorithm:
     """FedAvg, and a generator of latent features that carries knowledge between users without data."""
+    if federation.share == "extractor":
+        raise FedgenError("fedgen learns its generator from the users' predictors; leave out --share extractor")
     base, model, classes = fedavg(task, federation), task.model, task.classes
     latent = task.latent_size()
 

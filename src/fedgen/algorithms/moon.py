@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fedgen.algorithms.fedavg import fedavg
 from fedgen.algorithms.wrap import wrap
 from fedgen.core import contract as fl
-from fedgen.core.trees import is_off
+from fedgen.core.trees import is_off, shares_extractor
 from fedgen.errors import FedgenError
 
 
@@ -34,8 +34,8 @@ def moon(
     task: fl.Task, federation: fl.Federation, *, mu: fl.Scalar = 1.0, temperature: fl.Scalar = 0.5
 ) -> fl.Algorithm:
     """FedAvg with a contrastive term between the received model's features and those of a user's last model."""
-    if federation.share != "all":
-        raise FedgenError("moon compares the received extractor's features with a user's own, so it needs --share all")
+    if not shares_extractor(federation.share):
+        raise FedgenError("moon compares the received extractor's features with a user's; leave out --share predictor")
     base, model = fedavg(task, federation), task.model
     if is_off(mu):
         return base

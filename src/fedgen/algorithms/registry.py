@@ -4,8 +4,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedgen.algorithms.predicting import predicting
 from fedgen.core.aggregate import check_aggregation
-from fedgen.core.client import keeping_optimizer
+from fedgen.core.client import finetuning, keeping_optimizer
 from fedgen.core.contract import Algorithm, Federation, Task
 from fedgen.core.privacy import check_privacy
 from fedgen.core.recipe import check_recipe
@@ -23,7 +24,7 @@ def build(
     federation = federation.with_values(**shared)
     check_aggregation(federation)
     check_recipe(federation)
-    algorithm = _called(builder, task, federation, own)
+    algorithm = predicting(_called(builder, task, federation, own), federation)
     if algorithm.needs.proxy and task.proxy_samples == 0:
         raise FedgenError(
             "this algorithm needs unlabelled samples that no user holds, and there are none; give less of the training"
@@ -31,6 +32,8 @@ def build(
         )
     if federation.optimizer_state == "kept":
         algorithm = keeping_optimizer(algorithm, task, federation)
+    if federation.finetune_steps:
+        algorithm = finetuning(algorithm)
     check_privacy(algorithm, task, federation)
     return algorithm, federation
 

@@ -44,6 +44,16 @@ class With:
         return cls(*parts)
 
 
+def innermost(state: Any) -> Any:
+    """The state of the algorithm that all the others wrap."""
+    return innermost(state.base) if isinstance(state, With) else state
+
+
+def with_innermost(state: Any, value: Any) -> Any:
+    """The same state with another innermost one."""
+    return With(with_innermost(state.base, value), state.own) if isinstance(state, With) else value
+
+
 def wrap(
     base: Algorithm,
     *,
@@ -162,6 +172,12 @@ def wrap(
             return sent
         return With(sent, broadcast(server.own if kept_at_server else server, round) if broadcast is not None else None)
 
+    def calibrate(server: Tree, shown: Tree, round: Round) -> Tree:
+        assert base.calibrate is not None
+        if not kept_at_server:
+            return base.calibrate(server, shown, round)
+        return With(base.calibrate(server.base, shown.base, round), shown.own)
+
     predict_global, predict_local = base.predict_global, base.predict_local
     lifted: dict[str, Any] = {
         "server_init": lambda key: (
@@ -180,6 +196,7 @@ def wrap(
         "ahead": both_ahead if base.ahead or ahead else None,
         "before": both_pass(base.before, before),
         "after": both_pass(base.after, after),
+        "calibrate": calibrate if base.calibrate else None,
         "predict_global": predict_global and (lambda server, x: predict_global(base_of(server, kept_at_server), x)),
         "predict_local": predict_local
         and (

@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedgen.core.contract import Algorithm, Array, Batch, Federation, Local, Pass, Step, Task, Tree
+from fedgen.core.contract import Algorithm, Array, Batch, Federation, Local, Loss, Pass, Step, Task, Tree
+from fedgen.core.losses import cross_entropy
 from fedgen.core.optimise import descend
 from fedgen.core.privacy import is_private, privatise
 from fedgen.core.recipe import Draws, Kept, Shard, client_optimizer, draw_batches, learning_rate
 from fedgen.core.streams import stream
+from fedgen.core.trees import is_off, replaced
 from fedgen.core.wires import untrained
+from fedgen.errors import FedgenError
 
 PASS_CHUNK = 64  # samples of one step of a pass over a user's data
 _NETWORK = 0x6E657477  # folded into a step's key for what the network itself draws
@@ -46,6 +49,81 @@ def train_client(
     secret one, since whoever knows the key can subtract the noise again. `draws` replaces the mini-batches of
     `draw_batches`, where the shard's samples were moved elsewhere.
     """
+    trained = _trained(algorithm, task, federation, broadcast, client, shard, round, user, seed, largest, draws)
+    if is_private(federation):
+        key = stream(seed, "privacy", round, user) if noise is None else noise
+        return trained._replace(upload=privatise(trained.upload, broadcast, federation, key))
+    return trained
+
+
+def finetune_client(
+    algorithm: Algorithm,
+    task: Task,
+    federation: Federation,
+    broadcast: Tree,
+    client: Tree,
+    shard: Shard,
+    round: Array,
+    user: Array,
+    seed: Array,
+    *,
+    largest: int,
+    draws: Draws | None = None,
+) -> tuple[Tree, Tree]:
+    """`(B, C)` for `predict_local` after a user trained the received model by itself, which nobody else learns of.
+
+    It trains for `finetune_steps` mini-batches on their cross-entropy alone: without the algorithm's own terms, which
+    mostly are there to keep users together. Arrays that have the same name in the broadcast and in the upload are those
+    that it changed.
+    """
+
+    def local_loss(params: Tree, memo: Tree, batch: Batch, local: Local, step: Step) -> Loss:
+        found = algorithm.local_loss(params, memo, batch, local, step)
+        return found._replace(value=batch.mean(cross_entropy(found.logits, batch.y)))
+
+    plain = algorithm._replace(local_loss=local_loss, local_gradient=None)
+    recipe, key = finetuning_recipe(federation), finetuning_seed(seed)
+    trained = _trained(plain, task, recipe, broadcast, client, shard, round, user, key, largest, draws)
+    return replaced(broadcast, trained.upload), trained.client
+
+
+def finetuning_recipe(federation: Federation) -> Federation:
+    """How a user trains before it is evaluated: a constant rate, and steps even where rounds have epochs."""
+    rate = federation.lr if is_off(federation.finetune_lr) else federation.finetune_lr
+    return federation.with_values(
+        local_steps=federation.finetune_steps, local_epochs=0, lr=rate, lr_schedule="constant", lr_warmup=0
+    )
+
+
+def finetuning_seed(seed: Array) -> Array:
+    """Other mini-batches than those of a round."""
+    return stream(seed, "finetune")
+
+
+def finetuning(algorithm: Algorithm) -> Algorithm:
+    """The same algorithm whose users have models of their own, since they fine-tune what they receive."""
+    if algorithm.predict_local is None:
+        raise FedgenError(
+            "finetune_steps trains the model that a user predicts with, and the users of this algorithm have none;"
+            " leave it out, or switch it off for this algorithm (--set NAME.finetune_steps=0)"
+        )
+    return algorithm._replace(personal=True, headline="users")
+
+
+def _trained(
+    algorithm: Algorithm,
+    task: Task,
+    federation: Federation,
+    broadcast: Tree,
+    client: Tree,
+    shard: Shard,
+    round: Array,
+    user: Array,
+    seed: Array,
+    largest: int,
+    draws: Draws | None,
+) -> Trained:
+    """The local training, with an upload that has no noise yet."""
     if draws is None:
         draws = draw_batches(federation, shard, round, user, seed, largest)
     keeps = federation.optimizer_state == "kept"
@@ -90,9 +168,6 @@ def train_client(
         sums = _over_all(algorithm.after, task, reached.params, reached.memo, local, shard, largest)
         local = local._replace(after=sums)
     upload, own = algorithm.local_finish(reached.params, reached.memo, local)
-    if is_private(federation):
-        key = stream(seed, "privacy", round, user) if noise is None else noise
-        upload = privatise(upload, broadcast, federation, key)
     return Trained(upload, Kept(own, reached.state) if keeps else own, reached.loss)
 
 

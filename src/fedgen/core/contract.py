@@ -20,7 +20,7 @@ Array = jax.Array
 Tree = Any  # a JAX pytree of arrays
 Scalar = Any  # a float, or a traced one: float hyper-parameters are arguments of the compiled program
 Count = Annotated[int, Ge(1)]  # an integer hyper-parameter that must be at least 1
-Share = Literal["all", "predictor", "nothing"]
+Share = Literal["all", "predictor", "extractor", "nothing"]
 Metrics = dict[str, Array]  # named numbers that the server reports of a round
 
 
@@ -219,6 +219,9 @@ class Algorithm(NamedTuple):
     before: Pass | None = None  # sums over all of the user's data, with the parameters before local training
     after: Pass | None = None  # likewise, with those after it
     check_upload: Callable[[Tree], dict[str, Array]] | None = None  # U -> what no honest user sends, and whether it did
+    # S after a round, the state that the server would predict with (that S, or the running mean of them: `ema`), round
+    # -> the state that it does predict with (with a predictor that was fitted again, say); users never receive it
+    calibrate: Callable[[Tree, Tree, Round], Tree] | None = None
 
     def headline_of(self, wanted: str = "auto") -> Headline:
         """Whose accuracy counts: as the user says, or as the algorithm does, or the global model's if there is one."""

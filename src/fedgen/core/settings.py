@@ -40,8 +40,10 @@ class Federation(BaseModel):
 
     users: Positive = setting(20, "Federation", "how many users (in a federation: sites) there are")
     rounds: Positive = setting(200, "Federation", "communication rounds")
-    share: Literal["all", "predictor"] = setting(
-        "all", "Federation", "what is shared: all, or predictor; then feature extractors stay with the users"
+    share: Literal["all", "predictor", "extractor"] = setting(
+        "all",
+        "Federation",
+        "what is shared: all; predictor (feature extractors stay with the users); or extractor (predictors do)",
     )
 
     local_steps: Positive = setting(20, "Local training", "mini-batches a user trains on in a round")
@@ -133,6 +135,12 @@ class Federation(BaseModel):
     clip: NotNegative = setting(
         0.0, "Server", "maximum norm of an update; larger ones are scaled down by the server (0: no limit)"
     )
+    ema: Fraction = setting(
+        0.0,
+        "Server",
+        "predict with a running mean of the server's models: the weight of the earlier ones (0: with the last model)",
+        per_algorithm=True,
+    )
 
     dp_clip: NotNegative = setting(
         0.0, "Privacy", "differential privacy: maximum norm of an update; larger ones are scaled down by the user"
@@ -146,6 +154,16 @@ class Federation(BaseModel):
         0.0,
         "Privacy",
         "differential privacy: deviation of the noise on label counts, in multiples of the samples drawn in a round",
+    )
+
+    finetune_steps: WholeNumber = setting(
+        0,
+        "Evaluation",
+        "mini-batches on which each user trains the received model before its own model is evaluated (0: none)",
+        per_algorithm=True,
+    )
+    finetune_lr: NotNegative = setting(
+        0.0, "Evaluation", "the learning rate of finetune_steps (0: lr, without its schedule)", per_algorithm=True
     )
 
     def with_values(self, **values: Any) -> "Federation":

@@ -19,8 +19,14 @@ class Parts(NamedTuple):
 _PARTS: dict[Share, Parts] = {
     "all": Parts(True, True),
     "predictor": Parts(False, True),
+    "extractor": Parts(True, False),
     "nothing": Parts(False, False),
 }
+
+
+def shares_extractor(share: Share) -> bool:
+    """Whether the extractor is shared, and its BatchNorm statistics with it."""
+    return _PARTS[share].extractor
 
 
 def split(params: Params, share: Share) -> tuple[Params, Params]:
@@ -64,6 +70,12 @@ def nbytes(tree: Tree) -> int:
 def named(tree: Tree) -> dict[str, Any]:
     """The leaves of a tree by their path in it."""
     return {jax.tree_util.keystr(place): leaf for place, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def replaced(tree: Tree, by: Tree) -> Tree:
+    """The tree with the leaves of `by` in place of its own that have the same names."""
+    new = named(by)
+    return jax.tree_util.tree_map_with_path(lambda place, a: new.get(jax.tree_util.keystr(place), a), tree)
 
 
 def count(tree: Tree) -> int:

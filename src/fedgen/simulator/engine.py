@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from fedgen.core.client import Trained, train_client
+from fedgen.core.client import Trained, finetune_client, finetuning_recipe, finetuning_seed, train_client
 from fedgen.core.contract import Algorithm, Array, Federation, Round, Task, Tree
 from fedgen.core.recipe import Draws, Shard, draw_batches
 from fedgen.core.streams import stream
@@ -41,6 +41,7 @@ COMPILER_OPTIONS: dict[str, dict[str, bool | str]] = {
 LARGE_NETWORK = 500_000  # parameters
 
 Configure = Callable[[Mapping[str, Any]], tuple[Algorithm, Federation]]
+Work = Callable[[Array, Tree, Shard, Draws | None], Tree]  # user, its state, its samples, its mini-batches -> result
 
 
 class Data(NamedTuple):
@@ -209,37 +210,20 @@ class Program:
         cohort = draw_cohort(inputs.key, round, inputs.size.shape[0], self._active)
         broadcast = algorithm.broadcast(state.server, round)
 
-        def shard_of(user: Array) -> Shard:
-            return Shard(data.x, data.y, inputs.rows, inputs.offset[user], inputs.size[user], inputs.labels[user])
-
-        def train(item: tuple[Array, Tree, Fetched | None]) -> Trained:
-            user, client, fetched = item
-            shard, draws = shard_of(user), None
-            if fetched is not None:
-                shard = shard._replace(x=fetched.x, y=fetched.y, rows=fetched.rows, offset=jnp.int32(0))
-                draws = fetched.draws
+        def train(user: Array, client: Tree, shard: Shard, draws: Draws | None) -> Trained:
             return train_client(
                 algorithm, self._task, federation, broadcast, client, shard, round, user, inputs.key,
                 largest=self._largest, draws=draws,
             )  # fmt: skip
 
+        def draw(user: Array, shard: Shard) -> Draws:
+            return draw_batches(federation, shard, round, user, inputs.key, self._largest)
+
         def proxy(key: Array, samples: int) -> Array:
             rows = inputs.proxy[jax.random.randint(key, (samples,), 0, inputs.proxy.shape[0])]
             return self._task.prepare(sharding.fetch(data.x, rows))
 
-        mine = _part_of_this_device(cohort)  # the users that this device trains
-        clients = jax.tree.map(lambda a: sharding.fetch(a, mine), state.clients)
-        fetched = None
-        if sharding.hosts() > 1:  # the samples that this round needs, from whoever has them
-            if algorithm.before is None and algorithm.after is None:
-                draws = jax.vmap(
-                    lambda user: draw_batches(federation, shard_of(user), round, user, inputs.key, self._largest)
-                )(mine)
-                fetched = _fetched_draws(data, draws)
-            else:
-                place = jnp.minimum(jnp.arange(self._largest), inputs.size[mine][:, None] - 1)
-                fetched = _fetched(data, inputs.rows[inputs.offset[mine][:, None] + place])
-        trained = self._train_all(train, (mine, clients, fetched))
+        trained = self._for_users(train, None if _has_pass(algorithm) else draw, cohort, data, inputs, state.clients)
         context = Round(round, cohort, stream(inputs.key, "server", round), proxy, _over_devices)
         server, metrics = algorithm.server_update(state.server, trained.upload, context)
         clients = jax.tree.map(lambda a, new: sharding.keep(a, cohort, new), state.clients, trained.client)
@@ -248,20 +232,47 @@ class Program:
         diverged = jnp.where((state.diverged == 0) & ~sound, round + 1, state.diverged)
         return State(server, clients, loss, metrics, diverged)
 
-    def _train_all(self, train: Callable[[Tree], Trained], items: Tree) -> Trained:
-        """`train` for each of this device's users, as many at once as fit; all devices get all results."""
-        share = -(-self._active // sharding.devices())
-        slices = -(-share // min(share, self._at_once or self._clients_that_fit(train, items)))
+    def _for_users(
+        self, work: Work, draw: Callable[[Array, Shard], Draws] | None, users: Array, data: Data, inputs: Inputs,
+        clients: Tree,
+    ) -> Any:  # fmt: skip
+        """`work` of each of the users, divided among the devices; `draw` tells which samples it needs, None: all."""
+
+        def shard_of(user: Array) -> Shard:
+            return Shard(data.x, data.y, inputs.rows, inputs.offset[user], inputs.size[user], inputs.labels[user])
+
+        def one(item: tuple[Array, Tree, Fetched | None]) -> Tree:
+            user, client, fetched = item
+            if fetched is None:
+                return work(user, client, shard_of(user), None)
+            shard = shard_of(user)._replace(x=fetched.x, y=fetched.y, rows=fetched.rows, offset=jnp.int32(0))
+            return work(user, client, shard, fetched.draws)
+
+        mine = _part_of_this_device(users)  # those that this device computes
+        kept = jax.tree.map(lambda a: sharding.fetch(a, mine), clients)
+        fetched = None
+        if sharding.hosts() > 1:  # the samples that are needed, from whoever has them
+            if draw is not None:
+                fetched = _fetched_draws(data, jax.vmap(lambda user: draw(user, shard_of(user)))(mine))
+            else:
+                place = jnp.minimum(jnp.arange(self._largest), inputs.size[mine][:, None] - 1)
+                fetched = _fetched(data, inputs.rows[inputs.offset[mine][:, None] + place])
+        return self._at_once_on_devices(one, (mine, kept, fetched), users.shape[0])
+
+    def _at_once_on_devices(self, one: Callable[[Tree], Tree], items: Tree, users: int) -> Tree:
+        """`one` of each of this device's users, as many at once as fit; all devices get all results."""
+        share = -(-users // sharding.devices())
+        slices = -(-share // min(share, self._at_once or self._clients_that_fit(one, items)))
         if slices == share:
-            results = lax.map(train, items)
+            results = lax.map(one, items)
         else:
             size = -(-share // slices)  # the last slice may repeat users of the first
             sliced = jax.tree.map(lambda a: _resized(a, slices * size).reshape(slices, size, *a.shape[1:]), items)
-            results = lax.map(jax.vmap(train), sliced)
+            results = lax.map(jax.vmap(one), sliced)
             results = jax.tree.map(lambda a: a.reshape(slices * size, *a.shape[2:])[:share], results)
-        return _from_all_devices(results, self._active)
+        return _from_all_devices(results, users)
 
-    def _clients_that_fit(self, train: Callable[[Tree], Trained], items: Tree) -> int:
+    def _clients_that_fit(self, train: Callable[[Tree], Tree], items: Tree) -> int:
         """One on a CPU, where clients at once gain nothing; on a GPU what half of its memory holds of all its runs."""
         device = jax.local_devices()[0]
         if device.platform == "cpu":
@@ -271,7 +282,7 @@ class Program:
         return max(1, memory // 2 // (working_memory(train, one) * self._runs))
 
     def _score(self, data: Data, inputs: Inputs, state: State, round: Array) -> Correct:
-        algorithm, _ = self._configure(inputs.hyper)
+        algorithm, federation = self._configure(inputs.hyper)
         predict_global = algorithm.predict_global
         predict_local = algorithm.predict_local if algorithm.personal else None
         broadcast = algorithm.broadcast(state.server, round)  # what the next round would begin with
@@ -279,6 +290,8 @@ class Program:
         users = jnp.asarray(self._users)
         # with their numbers, since what users keep may be nothing
         own = users, jax.tree.map(lambda a: sharding.fetch(a, users), state.clients) if predict_local else ()
+        if federation.finetune_steps:
+            own = users, self._finetuned(algorithm, federation, broadcast, users, data, inputs, state.clients, round)
         samples, devices = inputs.score.shape[0], sharding.devices()
         chunk = min(self._chunk, -(-samples // devices))
         chunks = -(-samples // (chunk * devices))  # of each device
@@ -293,18 +306,46 @@ class Program:
             def right(logits: Array) -> Array:
                 return (jnp.argmax(logits, axis=-1) == y).astype(jnp.float32) @ classes
 
+            def right_locally(user: tuple[Array, Tree]) -> Array:
+                assert predict_local is not None
+                received, kept = user[1] if federation.finetune_steps else (broadcast, user[1])
+                return right(predict_local(received, kept, x))
+
             return Correct(
                 predict_global and right(predict_global(state.server, x)),
-                predict_local and lax.map(lambda user: right(predict_local(broadcast, user[1], x)), own),
+                predict_local and lax.map(right_locally, own),
             )
 
         counted = lax.map(count, positions)
         return jax.tree.map(lambda a: lax.psum(jnp.sum(a, axis=0), (HOSTS, DEVICES)), counted)
 
+    def _finetuned(
+        self, algorithm: Algorithm, federation: Federation, broadcast: Tree, users: Array, data: Data, inputs: Inputs,
+        clients: Tree, round: Array,
+    ) -> Tree:  # fmt: skip
+        """What each of the users predicts with after it trained the received model on its own samples."""
+
+        def tune(user: Array, client: Tree, shard: Shard, draws: Draws | None) -> tuple[Tree, Tree]:
+            return finetune_client(
+                algorithm, self._task, federation, broadcast, client, shard, round, user, inputs.key,
+                largest=self._largest, draws=draws,
+            )  # fmt: skip
+
+        def draw(user: Array, shard: Shard) -> Draws:
+            recipe, seed = finetuning_recipe(federation), finetuning_seed(inputs.key)
+            return draw_batches(recipe, shard, round, user, seed, self._largest)
+
+        return self._for_users(tune, None if _has_pass(algorithm) else draw, users, data, inputs, clients)
+
     def _measure(self, inputs: Inputs) -> Traffic:
         one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), inputs)
         forms = jax.eval_shape(lambda i: wires(self._configure(i.hyper)[0], self._task, jax.random.key(0)), one)
         return Traffic(nbytes(forms.broadcast), nbytes(forms.upload))
+
+
+def _has_pass(algorithm: Algorithm) -> bool:
+    """Whether users go over all of their samples, besides those of their mini-batches."""
+    return algorithm.before is not None or algorithm.after is not None
 
 
 def _evaluation_chunk(task: Task, runs: int) -> int:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedgen.core.client import Trained, train_client
+from fedgen.core.client import Trained, finetune_client, train_client
 from fedgen.core.contract import Array, Tree
 from fedgen.core.recipe import Shard
 from fedgen.federate.evaluate import Tester
@@ -49,7 +49,9 @@ class Site:
         )
         self.plan = Plan(shared.config, task)
         self._train = jax.jit(self._train_client)
-        predict = self.plan.configure(self.plan.hyper)[0].predict_local
+        algorithm, federation = self.plan.configure(self.plan.hyper)
+        predict, self._finetunes = algorithm.predict_local, federation.finetune_steps > 0
+        self._finetune = jax.jit(self._finetune_client)
         self._test = Tester(predict, task) if predict else None
         size = len(self.data.y)
         rows = -(-size // _ROWS) * _ROWS
@@ -99,7 +101,10 @@ class Site:
         data = self.data
         if self._test is None or not len(data.y_test):
             return None
-        correct = self._test(data.x_test, data.y_test, broadcast, self._state(run, round))
+        client = self._state(run, round)
+        if self._finetunes:
+            broadcast, client = self._finetune(self.plan.hyper, self._shard, broadcast, client, np.int32(round))
+        correct = self._test(data.x_test, data.y_test, broadcast, client)
         classes = self.plan.task.classes
         totals, held = np.bincount(data.y_test, minlength=classes), np.bincount(data.y, minlength=classes)
         seen, tested = held > 0, totals > 0
@@ -129,6 +134,18 @@ class Site:
             return train_client(
                 algorithm, plan.task, federation, broadcast, client, shard, round, user, plan.key,
                 largest=len(shard.rows), noise=noise,
+            )  # fmt: skip
+
+    def _finetune_client(
+        self, hyper: Mapping[str, Array], shard: Shard, broadcast: Tree, client: Tree, round: Array
+    ) -> tuple[Tree, Tree]:
+        """What the site predicts with after it trained the received model on its own samples."""
+        plan = self.plan
+        algorithm, federation = plan.configure(hyper)
+        with jax.default_matmul_precision("highest"):
+            return finetune_client(
+                algorithm, plan.task, federation, broadcast, client, shard, round, jnp.int32(self.settings.number),
+                plan.key, largest=len(shard.rows),
             )  # fmt: skip
 
     def _folder(self, run: str) -> Path:

@@ -1,0 +1,175 @@
+"""A Gaussian of the latent features of each label, from sums that users upload; for CCVR and class moments.
+
+The server needs no user's sums by themselves, only their total, which secure aggregation would give it.
+"""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedgen.core import contract as fl
+from fedgen.core.aggregate import combine
+from fedgen.core.losses import cross_entropy
+from fedgen.core.optimise import descend
+from fedgen.core.streams import stream
+from fedgen.models.generator import draw_labels
+
+RIDGE = 1e-3  # added to the variance of each latent number
+
+Collect = Literal["training", "before", "after"]  # which features are summed: see `docs/algorithms/fedmoments.md`
+
+
+class Sums(NamedTuple):
+    """Of the features z of each label: how many, their sum, and that of their outer products."""
+
+    counts: fl.Array  # [label]
+    first: fl.Array  # [label, latent]
+    second: fl.Array  # [label, latent, latent]; in messages and at the server its lower triangle, [label, pair]
+
+
+class Gaussians(NamedTuple):
+    """What the server makes of the sums."""
+
+    known: fl.Array  # [label] 1.0 for a label of which there was a sample, else 0.0
+    mean: fl.Array  # [label, latent]
+    root: fl.Array  # [label, pair] the lower triangle L of the covariance L L'
+    spread: fl.Array  # [] the mean variance, over known labels and latent numbers
+
+
+def no_sums(classes: int, latent: int) -> Sums:
+    """Those of no samples."""
+    return Sums(jnp.zeros(classes), jnp.zeros((classes, latent)), jnp.zeros((classes, latent, latent)))
+
+
+def sums_of(z: fl.Array, labels: fl.Array) -> Sums:
+    """Of features [sample, latent] with labels [sample, label], which may have zeros for samples that do not count."""
+    (samples, latent), classes = z.shape, labels.shape[1]
+    by_label = (labels[:, :, None] * z[:, None, :]).reshape(samples, classes * latent)  # so that it is one product
+    return Sums(jnp.sum(labels, axis=0), labels.T @ z, (by_label.T @ z).reshape(classes, latent, latent))
+
+
+def packed(sums: Sums) -> Sums:
+    """The sums as they are sent: a symmetric matrix is known by its triangle."""
+    rows, columns = np.tril_indices(sums.second.shape[-1])
+    return sums._replace(second=sums.second[:, rows, columns])
+
+
+def unpacked(triangle: fl.Array) -> fl.Array:
+    """The symmetric matrices [label, latent, latent] of these triangles [label, pair]."""
+    latent = int(np.sqrt(2 * triangle.shape[-1]))
+    place = np.zeros((latent, latent), np.int32)
+    place[np.tril_indices(latent)] = np.arange(triangle.shape[-1])
+    return triangle[:, np.maximum(place, place.T)]
+
+
+def remembered(before: Sums, uploads: Sums, memory: fl.Scalar, federation: fl.Federation) -> Sums:
+    """The total of the uploads [user, ...] and `memory` of what there was before.
+
+    A label that nobody has any more keeps the weight of one sample, so that it is never forgotten.
+    """
+    users = uploads.counts.shape[0]
+    kept = jnp.clip(1 / jnp.maximum(before.counts, 1e-6), memory, 1.0)  # [label]
+    return jax.tree.map(
+        lambda old, mean: old * kept.reshape(-1, *(1,) * (old.ndim - 1)) + users * mean,
+        before,
+        combine(uploads, None, federation),
+    )
+
+
+def gaussians_of(sums: Sums) -> Gaussians:
+    """Mean and covariance of each label (packed sums), finite whatever the sums are: noise may have made them odd."""
+    known = sums.counts > 0.5
+    count = jnp.where(known, sums.counts, 1.0)[:, None]
+    mean = sums.first / count
+    product = unpacked(sums.second / count) - mean[:, :, None] * mean[:, None, :]
+    covariance = product * (count / jnp.maximum(count - 1, 1.0))[:, :, None]  # unbiased
+    variance = jnp.maximum(jnp.diagonal(covariance, axis1=1, axis2=2), 0.0) + RIDGE  # [label, latent]
+    root = jnp.where(known[:, None, None], _cholesky(covariance, variance), 0.0)
+    labels = jnp.sum(known)
+    spread = jnp.sum(variance * known[:, None]) / (jnp.maximum(labels, 1) * mean.shape[1])
+    rows, columns = np.tril_indices(mean.shape[1])
+    return Gaussians(
+        known.astype(jnp.float32),
+        jnp.where(known[:, None], mean, 0.0),
+        root[:, rows, columns],
+        jnp.where(labels > 0, spread, 1.0),
+    )
+
+
+def _cholesky(matrix: fl.Array, diagonal: fl.Array) -> fl.Array:
+    """The lower triangular L with L L' = the matrix with this diagonal (not negative), also where there is none.
+
+    What is left of a row's variance bounds its entries. That changes nothing for a covariance; of what is none, after
+    noise or rounding, L L' keeps the variances, and all is finite. (LAPACK gives NaN there, and within our compiled
+    loop, on two cores, its eigenvalues were waited for without end.)
+    """
+    place = jnp.arange(matrix.shape[-1])
+    identity = jnp.eye(matrix.shape[-1])
+
+    def column(number: fl.Array, carry: tuple[fl.Array, fl.Array, fl.Array]) -> tuple[fl.Array, fl.Array, fl.Array]:
+        rest, left, root = carry
+        most = jnp.sqrt(left)  # [label, row]
+        pivot = jnp.maximum(most[:, number], 1e-6)[:, None]
+        entries = jnp.where(place == number, most, jnp.clip(rest[:, :, number] / pivot, -most, most))
+        entries = jnp.where(place >= number, entries, 0.0)
+        rest = rest - entries[:, :, None] * entries[:, None, :]
+        return rest, jnp.maximum(left - entries**2, 0.0), root + entries[:, :, None] * identity[number]
+
+    return jax.lax.fori_loop(0, len(place), column, (matrix, diagonal, jnp.zeros_like(matrix)))[2]
+
+
+def factors(gaussians: Gaussians) -> fl.Array:
+    """L of each label, [label, latent, latent]."""
+    return jnp.tril(unpacked(gaussians.root))
+
+
+def draw(gaussians: Gaussians, root: fl.Array, key: fl.Array, samples: int) -> tuple[fl.Array, fl.Array]:
+    """Virtual features and their labels, uniform over the known ones; `root` has its `factors`.
+
+    Where none is known, labels are out of range: such samples have a cross-entropy of 0, and no gradient.
+    """
+    y = draw_labels(key, samples, gaussians.known)
+    chosen = jax.nn.one_hot(y, len(gaussians.known))  # [sample, label]
+    noise = jax.random.normal(stream(key, "noise"), (samples, gaussians.mean.shape[1]))
+    by_label = (chosen[:, :, None] * noise[:, None, :]).reshape(samples, -1)  # one product instead of a matrix each
+    return chosen @ gaussians.mean + by_label @ root.swapaxes(1, 2).reshape(-1, root.shape[-1]), y
+
+
+def refit(
+    model: fl.Model, predictor: fl.Tree, gaussians: Gaussians, key: fl.Array, steps: int, batch: int, rate: fl.Scalar
+) -> fl.Tree:
+    """The predictor after Adam steps on the cross-entropy of virtual features."""
+    root = factors(gaussians)
+
+    def loss(predictor: fl.Tree, memo: fl.Tree, drawn: tuple[fl.Array, fl.Array]) -> tuple[fl.Array, fl.Tree]:
+        z, y = drawn
+        return jnp.mean(cross_entropy(model.predict(predictor, z), y)), memo
+
+    optimizer = optax.adam(rate)
+    draws = jax.vmap(lambda k: draw(gaussians, root, k, batch))(jax.random.split(stream(key, "refit"), steps))
+    return descend(loss, predictor, (), optimizer, optimizer.init(predictor), draws).params
+
+
+def check_sums(sums: Sums, drawn: int) -> dict[str, fl.Array]:
+    """What no honest user uploads; `drawn` is the number of its samples, or 0 where only the user knows it."""
+    squares = np.cumsum(np.arange(1, sums.first.shape[-1] + 1)) - 1  # places of the diagonal in the triangle
+    wrong = {
+        "it has counted a label less than no times": jnp.min(sums.counts) < 0,
+        "it has a sum of squares that is negative": jnp.min(sums.second[:, squares]) < 0,
+    }
+    if drawn:
+        wrong[f"its label counts are not those of {drawn} draws"] = jnp.abs(jnp.sum(sums.counts) - drawn) > 0.5
+    return wrong
+
+
+def summing(task: fl.Task) -> fl.Pass:
+    """A pass over a user's data that adds up its features, in evaluation mode."""
+
+    def add_up(params: fl.Params, statistics: fl.Tree, batch: fl.Batch, local: fl.Local) -> Sums:
+        z, _ = task.model.extract(params.extractor, statistics, batch.x, False)
+        return sums_of(z, batch.one_hot(task.classes))
+
+    return add_up
