@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedgen.library import simulate
     from fedgen.models import MODELS
     from fedgen.simulator.devices import use_machine_well
+    from fedgen.sweeps.sweep import sweep
 
 __all__ = [
     "ALGORITHMS",
@@ -38,6 +39,7 @@ __all__ = [
     "__version__",
     "from_arrays",
     "simulate",
+    "sweep",
     "use_machine_well",
 ]
 
@@ -61,6 +63,7 @@ _MODULES = {
     "fedgen.library": ("simulate",),
     "fedgen.models": ("MODELS",),
     "fedgen.simulator.devices": ("use_machine_well",),
+    "fedgen.sweeps.sweep": ("sweep",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -79,7 +79,7 @@ def reproduce(
     if missing and compute_missing:
         with _Display(len(configs), len(configs) - len(missing)) as display:
             try:
-                failures = compute(configs.values(), store, jobs=jobs or _jobs(), part=share, watch=display)
+                failures = compute(configs.values(), store, jobs=jobs or default_jobs(), part=share, watch=display)
             except Interrupted:
                 display.stop()
                 errors.print("interrupted; what is finished is kept: the same command goes on from there")
@@ -107,7 +107,8 @@ def _share(part: str) -> tuple[int, int]:
     return int(number), int(parts)
 
 
-def _jobs() -> int:
+def default_jobs() -> int:
+    """How many programs are compiled at a time."""
     import jax
 
     return 1 if jax.default_backend() == "cpu" else max((os.cpu_count() or 2) // 2, 1)

@@ -51,9 +51,19 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def line_figure(
-    lines: Sequence[Line], *, x_title: str, y_title: str, title: str, markers: bool = False, log: bool = False
+    lines: Sequence[Line],
+    *,
+    x_title: str,
+    y_title: str,
+    title: str,
+    markers: bool = False,
+    log: bool = False,
+    scatter: bool = False,
 ) -> "Figure":
-    """Curves with their ranges, and beside them the last value of each; hollow: published values."""
+    """Curves with their ranges, and beside them the last value of each; hollow: published values.
+
+    With `scatter` points that are not joined, of which the last means nothing.
+    """
     figure = new_figure(8, 4.2)
     axes = figure.add_subplot()
     drawn = [line for line in lines if len(line.points)]
@@ -61,8 +71,9 @@ def line_figure(
         x, mean, low, high = np.array(line.points).T
         colour, dash = LIGHT[line.style[0]], DASHES[line.style[1]]
         marker = "o" if markers or len(x) == 1 else None
-        (curve,) = axes.plot(x, mean, label=f"{line.name}  {mean[-1]:.1f}", color=colour, marker=marker)
-        if dash:
+        label, style = (line.name, "") if scatter else (f"{line.name}  {mean[-1]:.1f}", "-")
+        (curve,) = axes.plot(x, mean, label=label, color=colour, marker=marker, linestyle=style)
+        if dash and not scatter:
             curve.set_dashes(dash)
         if np.any(low < high):
             axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -71,7 +82,7 @@ def line_figure(
     axes.set(xlabel=x_title, ylabel=y_title, title=title, xscale="log" if log else "linear")
     axes.grid(alpha=0.3)
     if drawn:
-        figure.legend(loc="outside right center", frameon=False, title="last value")
+        figure.legend(loc="outside right center", frameon=False, title=None if scatter else "last value")
     return figure
 
 

@@ -1,0 +1,100 @@
+"""The tables of a sweep: the best of each algorithm, and all configurations by rank."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedgen.report.comparison import SCORES, compare
+from fedgen.report.runs import Row
+from fedgen.report.styles import style_of
+from fedgen.report.table import Cell, Column, Difference, Number, Table, Text
+from fedgen.runs.scores import Record
+from fedgen.sweeps.results import Results, best_of
+
+HELD_OUT = "held-out training samples"
+
+
+def scored_on(results: Results, what: str = HELD_OUT) -> str:
+    """What the score is, in words."""
+    return SCORES[results["score"]].replace("the full test set", what)
+
+
+def best_table(results: Results) -> Table:
+    """The best configuration of each algorithm, and how many it was chosen from."""
+    columns = [
+        Column("algorithm", number=False),
+        Column("tried", "how many configurations"),
+        Column("best settings", number=False),
+        Column("held out", f"{scored_on(results)}; mean ± standard deviation over seeds"),
+        Column("rounds", "of all configurations and seeds", optional=1),
+    ]
+    best = best_of(results)
+    rows: list[Sequence[Cell]] = []
+    for one in results["algorithms"]:
+        entry = best[one["algorithm"]]
+        rows.append(
+            [
+                Text(one["algorithm"], style=style_of(one["algorithm"])),
+                Number(one["tried"], form="d"),
+                Text(entry["label"] if entry else "none is left"),
+                Number(entry and entry["mean"], entry and entry["std"]),
+                Number(one["rounds"], form=",d"),
+            ]
+        )
+    return Table(columns, rows, about=scored_on(results))
+
+
+def ranking(results: Results, one: Mapping[str, Any], most: int | None = None) -> Table:
+    """The configurations of an algorithm, the best first."""
+    name = one["algorithm"]
+    entries = one["configurations"]
+    keys = list(entries[0]["settings"])
+    early = any(entry["stopped_early"] for entry in entries)
+    columns = [
+        Column("rank"),
+        *(Column(key.removeprefix(f"{name}."), number=_is_number(entries, key)) for key in keys),
+        Column("held out", f"{scored_on(results)}; mean ± standard deviation over seeds"),
+        Column("vs best", "paired by seed, with its 95 % interval", optional=2),
+        *([Column("rounds", "after which it was compared last")] if early else []),
+        Column("", "what happened", number=False, optional=1),
+    ]
+    rows: list[Sequence[Cell]] = []
+    for entry in entries[:most]:
+        to_best = entry["to_best"] or {}
+        rows.append(
+            [
+                Number(entry["rank"], form="d"),
+                *(_value(entry["settings"][key]) for key in keys),
+                Number(entry["mean"], entry["std"]),
+                Difference(to_best.get("mean"), to_best.get("interval")),
+                *([Number(entry["rounds"], form="d")] if early else []),
+                Text(_state(entry)),
+            ]
+        )
+    return Table(columns, rows, title=name, about=scored_on(results))
+
+
+def final_table(results: Results, rows: Sequence[Record]) -> Table:
+    """The best configurations on the test set, compared as those of a run are."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        name = row["algorithm"]
+        found.setdefault(name, Row(name, {}, name)).results[row["seed"]] = row
+    return compare(list(found.values()), results["score"])
+
+
+def _is_number(entries: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return all(isinstance(entry["settings"][key], int | float) for entry in entries)
+
+
+def _value(value: Any) -> Cell:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Number(value, form="d" if isinstance(value, int) else "g")
+    return Text(str(value))
+
+
+def _state(entry: Mapping[str, Any]) -> str:
+    if entry["failed"]:
+        return f"failed: {entry['failed']}"
+    if entry["diverged_at"]:
+        return "diverged: " + ", ".join(f"seed {seed} at round {at}" for seed, at in entry["diverged_at"].items())
+    return "stopped early" if entry["stopped_early"] else ""
