@@ -39,7 +39,9 @@ def machine_line(report: Report) -> str:
 
 def tables(report: Report) -> list[Table]:
     """What was measured."""
-    parts = {"rounds": _rounds, "seeds": _seeds, "resnet": _resnet, "scaling": _scaling, "targets": _targets}
+    parts = {
+        "rounds": _rounds, "seeds": _seeds, "resnet": _resnet, "sweep": _sweep, "scaling": _scaling, "targets": _targets
+    }  # fmt: skip
     return [build(report) for part, build in parts.items() if report.get(part)]
 
 
@@ -78,6 +80,15 @@ def _resnet(report: Report) -> Table:
     step = Number(1e3 * found["seconds_per_client_step"], form=".1f")
     title = f"A residual network of {found['parameters'] / 1e6:.1f} million parameters, 32×32×3, batches of 32"
     return _table(title, ("s", "ms per client and step"), [[name, Number(found["round"]["seconds"]), step]])
+
+
+def _sweep(report: Report) -> Table:
+    found = report["sweep"]
+    seconds = found["seconds"]
+    name = Text(f"{found['runs']} runs of {found['rounds']} rounds ({', '.join(found['algorithms'])})")
+    each = Number(1e3 * seconds / (found["runs"] * found["rounds"]))
+    title = "One sweep, from the shell, with all compiling"
+    return _table(title, ("s", "ms per run and round"), [[name, Number(seconds, form=".1f"), each]])
 
 
 def _scaling(report: Report) -> Table:

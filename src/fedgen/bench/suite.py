@@ -15,6 +15,7 @@ from fedgen.bench.machine import MatrixPeak, cnn_round_flops, describe
 from fedgen.bench.peers.workload import write_workload
 from fedgen.bench.scaling import CURVES, curve, noise
 from fedgen.bench.simulator import SimulatorBench, set_up, workload_of
+from fedgen.bench.sweep import sweep
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, take_turns
 from fedgen.core.trees import count
@@ -207,6 +208,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "memory": memory,
     "seeds": seeds,
     "resnet": resnet,
+    "sweep": lambda bench: bench.found.update(sweep=sweep(bench.folder, bench.quick, bench.say)),
     **{name: _scaling(name) for name in CURVES},
 }
 

@@ -27,6 +27,13 @@ def _whole_run(found: Found) -> float:
     return float(whole["seconds"])
 
 
+def _sweep(found: Found) -> float:
+    sweep = found["sweep"]
+    if (sweep["runs"], sweep["rounds"]) != (480, 200):
+        raise KeyError("a smaller sweep")
+    return float(sweep["seconds"])
+
+
 def _throughput(found: Found, runs: int, name: str) -> float:
     """How many times more rounds of runs are done per second when so many run at once."""
     curve = found["scaling"][name]
@@ -49,6 +56,7 @@ GPU = [
     Target("FedAvg round, 3 seeds", lambda f: 1e3 * f["seeds"]["rounds"]["fedavg"]["seconds"], 4, True, "ms"),
     Target("FedGen round, 3 seeds", lambda f: 1e3 * f["seeds"]["rounds"]["fedgen"]["seconds"], 7, True, "ms"),
     Target("200 rounds of FedGen, 3 seeds", _whole_run, 4, True, "s"),
+    Target("480 runs of 200 rounds in one sweep", _sweep, 120, True, "s"),
     Target("throughput of 32 runs of FedAvg / of one", lambda f: _throughput(f, 32, "runs"), 8, False, "×"),
     Target("throughput of 32 runs of FedGen / of one", lambda f: _throughput(f, 32, "runs-of-fedgen"), 8, False, "×"),
 ]

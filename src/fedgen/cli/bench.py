@@ -17,7 +17,9 @@ errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 # Those of fedgen.bench.suite, which is slow to import.
-PARTS = ("rounds", "start", "memory", "seeds", "resnet", "users", "cohort", "runs", "runs-of-fedgen", "steps", "images")
+PARTS = (
+    "rounds", "start", "memory", "seeds", "resnet", "sweep", "users", "cohort", "runs", "runs-of-fedgen", "steps", "images",
+)  # fmt: skip
 
 
 def bench(

@@ -1,4 +1,4 @@
-"""A cell that is under way: its checkpoint and the evaluations before it, in a folder that is there no longer than it."""
+"""A cell that is under way: its checkpoint and the evaluations before it, in a folder that goes when it is done."""
 
 import shutil
 from collections.abc import Mapping

@@ -118,7 +118,8 @@ def _swept(results: Results) -> dict[str, dict[str, bool]]:
 def _response(results: Results, name: str, drawn: Mapping[str, bool]) -> Chart:
     """The scores over the values of one setting, after each rung."""
     of = [one for one in results["algorithms"] if one["algorithm"] in drawn]
-    values = [_setting(entry, one["algorithm"], name) for one in of for entry in one["configurations"]]
+    asked = [(one["algorithm"], sorted(one["configurations"], key=lambda entry: entry["number"])) for one in of]
+    values = [_setting(entry, algorithm, name) for algorithm, entries in asked for entry in entries]
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     places = {} if numbers else {text: number for number, text in enumerate(dict.fromkeys(map(str, values)), 1)}
     scatter = any(drawn.values())
