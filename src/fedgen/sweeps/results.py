@@ -158,9 +158,7 @@ def _findings(request: Request, algorithms: Sequence[Mapping[str, Any]]) -> list
         good = [entry for entry in entries if entry["mean"] is not None]
         diverged = sum(bool(entry["diverged_at"]) for entry in entries)
         if diverged:
-            notes.append(
-                f"{name}: in {diverged} of {len(entries)} configurations a seed diverged; they are ranked last."
-            )
+            notes.append(f"{name}: a seed diverged in {diverged} of {len(entries)} configurations; these rank last.")
         for reason in dict.fromkeys(entry["failed"] for entry in entries if entry["failed"]):
             notes.append(f"{name}: {sum(entry['failed'] == reason for entry in entries)} failed ({reason}).")
         if not good:
