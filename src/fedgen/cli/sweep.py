@@ -129,6 +129,7 @@ class _Display(Display, GridWatch):
         self._finished = 0.0
         self._best: dict[str, Outcome] = {}
         self._scored = dict.fromkeys(algorithms, 0)
+        self._progress = progress  # which is shown from the start
         super().__init__(progress, Live(get_renderable=self._shown, console=errors, refresh_per_second=4))
 
     def stage(self, title: str, cells: int, done: int) -> None:
