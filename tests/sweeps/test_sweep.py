@@ -14,7 +14,7 @@ from fedgen.runs.scores import score_of
 from fedgen.simulator import run as simulation
 from fedgen.simulator.run import Interrupted, run
 from fedgen.simulator.setup import Setup, prepare
-from fedgen.sweeps.search import Outcome, SweepWatch
+from fedgen.sweeps.outcome import Outcome, SweepWatch
 from helpers import SMALL, small_data
 
 # Enough steps that a rate of 0.2 learns most within four rounds, and one of 0.001 nothing.

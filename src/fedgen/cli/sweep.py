@@ -18,11 +18,10 @@ from fedgen.cli.reproduce import default_jobs
 from fedgen.cli.settings import takes_settings
 from fedgen.config import RunConfig, parse_setting, read_toml
 from fedgen.errors import FedgenError
-from fedgen.runs.watch import GridWatch
+from fedgen.sweeps.outcome import Outcome, SweepWatch
 
 if TYPE_CHECKING:
     from fedgen.sweeps.results import Results
-    from fedgen.sweeps.search import Outcome
 
 console = Console(highlight=False)
 if not console.is_terminal:
@@ -117,7 +116,7 @@ def _tell(results: "Results", out: Path) -> None:
         console.print(f"Use it: fedgen run --config {escape(shlex.quote(str(first)))}", soft_wrap=True)
 
 
-class _Display(Display, GridWatch):
+class _Display(Display, SweepWatch):
     """The progress over cells, and the best so far; Ctrl-C requests a stop."""
 
     def __init__(self, algorithms: Sequence[str]) -> None:
@@ -140,7 +139,7 @@ class _Display(Display, GridWatch):
             self._best.clear()
             self._scored = dict.fromkeys(self._scored, 0)
 
-    def scored(self, outcome: "Outcome") -> None:
+    def scored(self, outcome: Outcome) -> None:
         name = outcome.trial.algorithm
         self._scored[name] += 1
         if name not in self._best or outcome.order < self._best[name].order:

@@ -156,7 +156,7 @@ class Request:
 
     def _changed(self, before: Mapping[str, Any]) -> list[str]:
         now = tomllib.loads(self._text())
-        keys = [key for key in (now | before) if key not in {*_MAY_CHANGE, "settings"}]
+        keys = [key for key in {**now, **before} if key not in {*_MAY_CHANGE, "settings"}]
         settings = {**before.get("settings", {}), **now["settings"]}
         return [
             *(key for key in keys if now.get(key) != before.get(key)),

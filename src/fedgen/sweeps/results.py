@@ -10,8 +10,9 @@ from fedgen.errors import FedgenError
 from fedgen.files import read_json, write_whole
 from fedgen.grid.store import rounded
 from fedgen.runs.scores import Record, mean_interval, table
+from fedgen.sweeps.outcome import Outcome
 from fedgen.sweeps.request import Request, label_of
-from fedgen.sweeps.search import Outcome, rungs
+from fedgen.sweeps.search import rungs
 from fedgen.sweeps.space import Axis, Values
 from fedgen.version import __version__
 

@@ -9,10 +9,11 @@ from fedgen.report.chart_files import save_charts
 from fedgen.report.page import write_page
 from fedgen.simulator.setup import prepare_together
 from fedgen.sweeps.best import write_best
+from fedgen.sweeps.outcome import Outcome, SweepWatch
 from fedgen.sweeps.page import page_of
 from fedgen.sweeps.request import Request, Trial
 from fedgen.sweeps.results import Finals, Results, assemble, is_sweep, write_results
-from fedgen.sweeps.search import Outcome, SweepWatch, Trials, search
+from fedgen.sweeps.search import Trials, search
 
 
 def run_sweep(

@@ -14,10 +14,10 @@ from fedgen.core.contract import Model
 from fedgen.data.dataset import Dataset
 from fedgen.grid.runner import Material
 from fedgen.report.markdown import markdown
+from fedgen.sweeps.outcome import SweepWatch
 from fedgen.sweeps.request import FINAL_SEEDS, FIRST_SEED, KEEP, SEEDS, Request
 from fedgen.sweeps.results import Results, best_of
 from fedgen.sweeps.run import run_sweep
-from fedgen.sweeps.search import SweepWatch
 from fedgen.sweeps.tables import best_table
 
 

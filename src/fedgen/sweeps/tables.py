@@ -37,7 +37,7 @@ def best_table(results: Results) -> Table:
                 Text(one["algorithm"], style=style_of(one["algorithm"])),
                 Number(one["tried"], form="d"),
                 Text(entry["label"] if entry else "none is left"),
-                Number(entry and entry["mean"], entry and entry["std"]),
+                Number(entry["mean"], entry["std"]) if entry else Number(None),
                 Number(one["rounds"], form=",d"),
             ]
         )
