@@ -121,8 +121,8 @@ class _Display(Display, SweepWatch):
 
     def __init__(self, algorithms: Sequence[str]) -> None:
         progress = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("runs"),
-            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
+            TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
+            TextColumn("runs, {task.fields[note]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
         )  # fmt: skip
         self._bar: Any = None
         self._finished = 0.0
@@ -134,7 +134,8 @@ class _Display(Display, SweepWatch):
     def stage(self, title: str, cells: int, done: int) -> None:
         if self._bar is not None:
             self._progress.remove_task(self._bar)
-        self._bar, self._finished = self._progress.add_task(title, total=cells, completed=done), float(done)
+        self._finished = float(done)
+        self._bar = self._progress.add_task(title, total=cells, completed=done, note="preparing")
         if title.startswith("search"):
             self._best.clear()
             self._scored = dict.fromkeys(self._scored, 0)
@@ -144,6 +145,9 @@ class _Display(Display, SweepWatch):
         self._scored[name] += 1
         if name not in self._best or outcome.order < self._best[name].order:
             self._best[name] = outcome
+
+    def working_on(self, unit: Sequence[RunConfig]) -> None:
+        self._progress.update(self._bar, note=unit[0].algorithms[0])
 
     def advanced(self, unit: Sequence[RunConfig], share: float) -> None:
         self._progress.update(self._bar, completed=self._finished + share * len(unit))
