@@ -85,11 +85,9 @@ def sweep(
 
 def _tell(results: "Results", out: Path) -> None:
     """The tables, what to know of them, and where everything is."""
-    from fedgen.grid.store import Store
     from fedgen.report.figures import heading
     from fedgen.report.terminal import terminal
-    from fedgen.sweeps.page import final_results
-    from fedgen.sweeps.tables import best_table, final_table, ranking, scored_on
+    from fedgen.sweeps.tables import best_table, ranking, scored_on
 
     title = f"{heading(results['heading'])}\n{scored_on(results)}"
     for number, one in enumerate(results["algorithms"]):
@@ -98,12 +96,9 @@ def _tell(results: "Results", out: Path) -> None:
         shown = ranking(results, one, MOST_ROWS)
         name = f"{one['algorithm']}{some}"
         console.print(*terminal(shown, console.width, f"{title}\n{name}" if number == 0 else name))
-    console.print(*terminal(best_table(results), console.width, "The best of each"))
-    if results["final"]:
-        rows = final_results(results, Store(out))
-        seeds = results["final"]["seeds"]
-        about = f"The best on the full test set, seeds {seeds[0]} to {seeds[-1]}"
-        console.print(*terminal(final_table(results, rows), console.width, about))
+    seeds = (results["final"] or {}).get("seeds")
+    tested = f", tested with seeds {seeds[0]} to {seeds[-1]}" if seeds else ""
+    console.print(*terminal(best_table(results, ",\n"), console.width, f"The best of each{tested}"))
     for note in (*results["notes"], *(results["final"] or {}).get("failed", ())):
         console.print(f"• {escape(note.replace('`', ''))}")
     files = ", ".join(sorted(path.name for path in out.glob("best*.toml")))

@@ -26,7 +26,7 @@ _HELD_OUT_AXIS = {"title": f"accuracy, {HELD_OUT}", "axis": "validation accuracy
 _METHODS = {
     "grid": "Combinations of the values were tried.",
     "random": "The configurations were drawn at random.",
-    "halving": "Poor configurations were to stop early.",
+    "halving": "There were too few configurations to stop any of them early.",
 }
 _TEST_AXIS = {"title": "accuracy, full test set", "axis": "test accuracy, %"}
 
@@ -55,21 +55,19 @@ def final_results(results: Results, store: Store) -> list[Record]:
 
 def _found(results: Results, store: Store) -> Section:
     seeds = results["seeds"]
-    method = f"{_METHODS[results['method']]}"
+    method = _METHODS[results["method"]]
     if early := results["rungs"][:-1]:
-        method += (
-            f" Successive halving: after {_listed(early)} rounds one in {results['keep']} of an algorithm's"
+        method = (
+            f"Successive halving: after {_listed(early)} rounds one in {results['keep']} of an algorithm's"
             " configurations went on from where it was, the others stopped."
         )
     final = results["final"]
     notices = [*results["notes"], *(final or {}).get("failed", ())]
-    tables = [best_table(results)]
+    tables = [replace(best_table(results), title="the best of each")]
     charts = [_response(results, key, axes) for key, axes in _swept(results).items()]
     if final:
-        tables.insert(0, final_table(results, final_results(results, store)))
-        charts.append(_final_curves(results, store))
-        titles = ("on the test set", f"on {HELD_OUT}")
-        tables = [replace(table, title=title) for table, title in zip(tables, titles, strict=True)]
+        tables.append(replace(final_table(results, final_results(results, store)), title="all scores on the test set"))
+        charts.insert(0, _final_curves(results, store))
     tested = (
         f" The best of each algorithm was then trained anew and tested with seeds {final['seeds'][0]} to"
         f" {final['seeds'][-1]}, which nothing was chosen by."
@@ -126,7 +124,7 @@ def _response(results: Results, name: str, drawn: Mapping[str, bool]) -> Chart:
     curves = []
     for one in of:
         points = {}
-        for rung, rounds in enumerate(results["rungs"]):
+        for rung, rounds in enumerate(_compared(results)):
             at: dict[float, list[float]] = {}
             for entry in one["configurations"]:
                 value = _setting(entry, one["algorithm"], name)
@@ -136,7 +134,7 @@ def _response(results: Results, name: str, drawn: Mapping[str, bool]) -> Chart:
             points[f"round{rounds}"] = [[x, max(ys), worst(ys), max(ys)] for x, ys in sorted(at.items())]
         curves.append(series(one["algorithm"], style_of(one["algorithm"]), points))
     log = numbers and min(values) > 0 and max(values) >= _WIDE * min(values)
-    shown = {f"round{rounds}": f"after {rounds} rounds" for rounds in results["rungs"]}
+    shown = {f"round{rounds}": f"after {rounds} rounds" for rounds in _compared(results)}
     what = "A point is a configuration" if scatter else "The best configuration with each value"
     band = "" if scatter or len(_swept(results)) == 1 else "; the band goes down to the worst"
     named = "" if numbers else " (" + ", ".join(f"{number}: {text}" for text, number in places.items()) + ")"
@@ -152,6 +150,14 @@ def _response(results: Results, name: str, drawn: Mapping[str, bool]) -> Chart:
         markers=True,
         scatter=scatter,
     )
+
+
+def _compared(results: Results) -> list[int]:
+    """The rungs at which more than one configuration of some algorithm was left."""
+    entries = [entry for one in results["algorithms"] for entry in one["configurations"]]
+    left = [sum(len(entry["rungs"]) > rung for entry in entries) for rung in range(len(results["rungs"]))]
+    kept = [rounds for rounds, some in zip(results["rungs"], left, strict=True) if some > len(results["algorithms"])]
+    return kept or results["rungs"][:1]
 
 
 def _setting(entry: Mapping[str, Any], algorithm: str, name: str) -> Any:

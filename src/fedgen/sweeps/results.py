@@ -170,12 +170,13 @@ def _findings(request: Request, algorithms: Sequence[Mapping[str, Any]]) -> list
             notes.append(f"{name}: equally good are {'; '.join(tied)}. The first is taken.")
         if good[0]["stopped_early"]:
             notes.append(f"{name}: all that went further than {label_of(name, good[0]['settings'])} diverged.")
-        notes += [
-            f"{name}: the best {axis.key}, {good[0]['settings'][axis.key]:g}, is the {end} that was tried:"
-            f" a {end.replace('est', 'er')} one may be better."
-            for axis in request.axes(name)
-            if (end := _end(axis, good[0]["settings"][axis.key]))
-        ]
+        for axis in request.axes(name):
+            value = good[0]["settings"][axis.key]
+            if end := _end(axis, value):
+                key, further = axis.key.removeprefix(f"{name}."), end.replace("est", "er")
+                notes.append(
+                    f"{name}: the best {key}, {value:g}, is the {end} that was tried: a {further} one may be better."
+                )
     return notes
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from fedgen.report.comparison import SCORES, compare
 from fedgen.report.runs import Row
 from fedgen.report.styles import style_of
-from fedgen.report.table import Cell, Column, Difference, Number, Table, Text
+from fedgen.report.table import Cell, Column, Difference, Number, Table, Text, without_empty
 from fedgen.runs.scores import Record
 from fedgen.sweeps.results import Results, best_of
 
@@ -19,29 +19,37 @@ def scored_on(results: Results, what: str = HELD_OUT) -> str:
     return SCORES[results["score"]].replace("the full test set", what)
 
 
-def best_table(results: Results) -> Table:
-    """The best configuration of each algorithm, and how many it was chosen from."""
+def best_table(results: Results, between: str = ", ") -> Table:
+    """The best configuration of each algorithm, how many it was chosen from, and how it did on the test set.
+
+    Its settings have `between` between them: in a narrow terminal the end of a line.
+    """
     columns = [
         Column("algorithm", number=False),
         Column("tried", "how many configurations"),
         Column("best settings", number=False),
-        Column("held out", f"{scored_on(results)}; mean ± standard deviation over seeds"),
-        Column("rounds", "of all configurations and seeds", optional=1),
+        Column("held out", f"{scored_on(results)}; mean ± standard deviation over seeds", optional=2),
+        Column("test", f"{SCORES[results['score']]}; mean ± standard deviation over other seeds"),
+        Column("vs fedavg", "on the test set, paired by seed, with its 95 % interval", optional=1),
+        Column("rounds", "of all configurations and seeds", optional=3),
     ]
     best = best_of(results)
+    tested = {row["algorithm"]: row for row in (results["final"] or {"table": []})["table"]}
     rows: list[Sequence[Cell]] = []
     for one in results["algorithms"]:
-        entry = best[one["algorithm"]]
+        entry, final = best[one["algorithm"]], tested.get(one["algorithm"], {})
         rows.append(
             [
                 Text(one["algorithm"], style=style_of(one["algorithm"])),
                 Number(one["tried"], form="d"),
-                Text(entry["label"] if entry else "none is left"),
+                Text(entry["label"].replace(", ", between) if entry else "none is left"),
                 Number(entry["mean"], entry["std"]) if entry else Number(None),
+                Number(final.get("mean"), final.get("std")),
+                Difference(final.get("diff_to_fedavg"), final.get("diff_ci95")),
                 Number(one["rounds"], form=",d"),
             ]
         )
-    return Table(columns, rows, about=scored_on(results))
+    return without_empty(Table(columns, rows, about=scored_on(results)))
 
 
 def ranking(results: Results, one: Mapping[str, Any], most: int | None = None) -> Table:
@@ -50,13 +58,14 @@ def ranking(results: Results, one: Mapping[str, Any], most: int | None = None) -
     entries = one["configurations"]
     keys = list(entries[0]["settings"])
     early = any(entry["stopped_early"] for entry in entries)
+    told = any(_state(entry) for entry in entries)
     columns = [
         Column("rank"),
         *(Column(key.removeprefix(f"{name}."), number=_is_number(entries, key)) for key in keys),
         Column("held out", f"{scored_on(results)}; mean ± standard deviation over seeds"),
         Column("vs best", "paired by seed, with its 95 % interval", optional=2),
         *([Column("rounds", "after which it was compared last")] if early else []),
-        Column("", "what happened", number=False, optional=1),
+        *([Column("", "what happened", number=False, optional=1)] if told else []),
     ]
     rows: list[Sequence[Cell]] = []
     for entry in entries[:most]:
@@ -68,7 +77,7 @@ def ranking(results: Results, one: Mapping[str, Any], most: int | None = None) -
                 Number(entry["mean"], entry["std"]),
                 Difference(to_best.get("mean"), to_best.get("interval")),
                 *([Number(entry["rounds"], form="d")] if early else []),
-                Text(_state(entry)),
+                *([Text(_state(entry))] if told else []),
             ]
         )
     return Table(columns, rows, title=name, about=scored_on(results))
