@@ -62,7 +62,7 @@ def line_figure(
 ) -> "Figure":
     """Curves with their ranges, and beside them the last value of each; hollow: published values.
 
-    With `scatter` points that are not joined, of which the last means nothing.
+    With `markers` they go through single points, of which the last means nothing; with `scatter` these are not joined.
     """
     figure = new_figure(8, 4.2)
     axes = figure.add_subplot()
@@ -71,8 +71,8 @@ def line_figure(
         x, mean, low, high = np.array(line.points).T
         colour, dash = LIGHT[line.style[0]], DASHES[line.style[1]]
         marker = "o" if markers or len(x) == 1 else None
-        label, style = (line.name, "") if scatter else (f"{line.name}  {mean[-1]:.1f}", "-")
-        (curve,) = axes.plot(x, mean, label=label, color=colour, marker=marker, linestyle=style)
+        label = line.name if markers else f"{line.name}  {mean[-1]:.1f}"
+        (curve,) = axes.plot(x, mean, label=label, color=colour, marker=marker, linestyle="" if scatter else "-")
         if dash and not scatter:
             curve.set_dashes(dash)
         if np.any(low < high):
@@ -82,7 +82,7 @@ def line_figure(
     axes.set(xlabel=x_title, ylabel=y_title, title=title, xscale="log" if log else "linear")
     axes.grid(alpha=0.3)
     if drawn:
-        figure.legend(loc="outside right center", frameon=False, title=None if scatter else "last value")
+        figure.legend(loc="outside right center", frameon=False, title=None if markers else "last value")
     return figure
 
 
