@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from fedgen.config import read_toml, resolve, to_toml
 from fedgen.errors import FedgenError
+from fedgen.runs.options import options_for
 from fedgen.sweeps.request import Request, check_not_fixed, read_request
 from fedgen.sweeps.search import rungs
 
@@ -37,6 +39,19 @@ def test_configurations_are_of_one_algorithm_and_held_out_samples() -> None:
         assert config.of("fedgen")["beta"] == 3.0
     (final,) = trial.configs([0], "test")
     assert (final.run_seeds, final.evaluate_on) == ((0,), "test")
+
+
+def test_a_runs_configuration_is_a_base_for_sweeps(tmp_path: Path) -> None:
+    """All of its settings are written out, also the algorithms' own: what is swept wins over them."""
+    before = resolve({**BOTH, "preset": "tuned", "rounds": 7, "fedgen.beta": 3.0, "seeds": 5})
+    (tmp_path / "config.toml").write_text(to_toml(before))
+    request = Request.of({**read_toml(tmp_path / "config.toml"), "seeds": 2, "seed": 100}, ["lr=0.02,0.5"])
+    assert request.run_seeds == (100, 101)
+    trial = request.all_trials()["fedgen"][0]
+    assert options_for(trial.config, "fedgen")[0]["lr"] == 0.02
+    assert (trial.config.rounds, trial.config.of("fedgen")["beta"]) == (7, 3.0)
+    request.write(tmp_path / "sweep")
+    assert read_request(tmp_path / "sweep") == request
 
 
 def test_trials_give_each_algorithm_as_many() -> None:

@@ -1,6 +1,5 @@
 """The command `fedgen reproduce`: the paper's tables and figures, ours beside the published."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +38,7 @@ def reproduce(
     NAMES are experiments (`fedgen reproduce list` shows them), or one of: all; list; page, a Markdown page of what
     --out holds. Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
     """
-    from fedgen.grid.runner import compute
+    from fedgen.grid.runner import compute, default_jobs
     from fedgen.grid.store import Store, identity
     from fedgen.paper.figures import draw
     from fedgen.paper.markdown_page import write_page
@@ -105,13 +104,6 @@ def _share(part: str) -> tuple[int, int]:
     if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
         raise FedgenError(f"--part is K/N with K from 1 to N, for example 2/4, not '{part}'")
     return int(number), int(parts)
-
-
-def default_jobs() -> int:
-    """How many programs are compiled at a time."""
-    import jax
-
-    return 1 if jax.default_backend() == "cpu" else max((os.cpu_count() or 2) // 2, 1)
 
 
 def _list() -> None:

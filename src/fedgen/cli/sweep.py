@@ -14,7 +14,6 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fedgen.cli.display import Display
-from fedgen.cli.reproduce import default_jobs
 from fedgen.cli.settings import takes_settings
 from fedgen.config import RunConfig, parse_setting, read_toml
 from fedgen.errors import FedgenError
@@ -50,6 +49,7 @@ def sweep(
     The folder then holds best.toml (for fedgen run --config), report.html, sweep.json and figures. Stop it at any time:
     the same command, or fedgen sweep --out FOLDER alone, goes on from there.
     """
+    from fedgen.grid.runner import default_jobs
     from fedgen.simulator.devices import use_machine_well
     from fedgen.simulator.run import Interrupted
     from fedgen.sweeps.request import Request, check_not_fixed, read_request
@@ -59,8 +59,6 @@ def sweep(
     if over:
         check_not_fixed(over, {**given, **settings})
         layer = {**(read_toml(config) if config else {}), **given, **settings}
-        for key in ("evaluate_on", "plugins"):
-            layer.pop(key, None)
         request = Request.of(layer, over, method=method, trials=trials, keep=keep, final_seeds=final_seeds)
     else:
         if method or trials or config or settings or given != {"seeds": 3, "seed": 100}:

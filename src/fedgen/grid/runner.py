@@ -1,5 +1,6 @@
 """Compute the cells of a grid: those of equal shape as one program, each once, resumable, failures apart."""
 
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -111,6 +112,11 @@ def compute(
         finally:
             threads.shutdown(cancel_futures=True)
     return failures
+
+
+def default_jobs() -> int:
+    """How many programs to compile at a time: a CPU has enough to do with running them."""
+    return max((os.cpu_count() or 2) // 2, 1) if _at_once() else 1
 
 
 def _groups(configs: Sequence[RunConfig], store: Store) -> list[tuple[Unit, ...]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedgen.core.contract import Model
 from fedgen.data.dataset import Dataset
-from fedgen.grid.runner import Material
+from fedgen.grid.runner import Material, default_jobs
 from fedgen.report.markdown import markdown
 from fedgen.sweeps.outcome import SweepWatch
 from fedgen.sweeps.request import FINAL_SEEDS, FIRST_SEED, KEEP, SEEDS, Request
@@ -102,9 +102,10 @@ def sweep(
     )  # fmt: skip
     material = Material(data, model)
     if out is not None:
-        return Sweep(run_sweep(request, Path(out), watch=watch, material=material))
+        return Sweep(run_sweep(request, Path(out), jobs=default_jobs(), watch=watch, material=material))
     with tempfile.TemporaryDirectory(prefix="fedgen-sweep-") as folder:
-        return Sweep(run_sweep(request, Path(folder) / "sweep", watch=watch, material=material))
+        place = Path(folder) / "sweep"
+        return Sweep(run_sweep(request, place, jobs=default_jobs(), watch=watch, material=material))
 
 
 def _text(values: Sequence[Any] | str) -> str:
