@@ -19,6 +19,7 @@ ORDER = [
     {"runs", "compiled"},
     {"simulator", "federate"},
     {"demo", "grid", "report"},
+    {"sweeps"},
     {"paper", "bench"},
     {"library"},
     {"cli"},

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedgen.models.from_flax import from_flax
     from fedgen.models.from_torch import from_torch
     from fedgen.simulator.devices import use_machine_well
+    from fedgen.sweeps.sweep import sweep
 
 __all__ = [
     "ALGORITHMS",
@@ -44,6 +45,7 @@ __all__ = [
     "from_flax",
     "from_torch",
     "simulate",
+    "sweep",
     "use_machine_well",
 ]
 
@@ -70,6 +72,7 @@ _MODULES = {
     "fedgen.models.from_flax": ("from_flax",),
     "fedgen.models.from_torch": ("from_torch",),
     "fedgen.simulator.devices": ("use_machine_well",),
+    "fedgen.sweeps.sweep": ("sweep",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -207,7 +207,8 @@ def _plugins(config: RunConfig, own: Container[str]) -> Iterator[tuple[str, str]
 def changes(config: RunConfig) -> dict[str, Any]:
     """The settings and options that differ from the defaults in the code, flat."""
     changed = config.model_dump(mode="json", exclude={"options"}, exclude_defaults=True)
-    builders = _builders(config, () if config.model in MODELS else ("model",))
+    known = config.dataset in DATASETS or own_path(config.dataset) is not None
+    builders = _builders(config, {*(() if config.model in MODELS else ("model",)), *(() if known else ("dataset",))})
     for section, options in config.options.items():
         builder = builders[section] if section in builders else ALGORITHMS[section]
         defaults = {name: parameter.default for name, parameter in options_of(builder).items()}

@@ -21,6 +21,7 @@ from fedgen.bench.timing import Timing, as_json, exponent, take_turns
 from fedgen.cli import bench as cli_bench
 from fedgen.cli.main import app
 from fedgen.errors import FedgenError
+from fedgen.report.table import plain
 
 
 def test_exponents_of_known_laws() -> None:
@@ -217,3 +218,17 @@ def test_an_unknown_part_is_refused() -> None:
     result = CliRunner().invoke(app, ["bench", "--only", "rouns"])
     assert isinstance(result.exception, FedgenError)
     assert "rounds" in str(result.exception)
+
+
+def test_a_sweep_is_shown_and_held_to_its_target_where_it_is_whole() -> None:
+    whole = {"algorithms": ["fedavg", "fedgen"], "runs": 480, "rounds": 200, "seconds": 96.0}
+    (row,) = targets({"sweep": whole}, "gpu")
+    assert (row["what"], row["value"], row["met"]) == ("480 runs of 200 rounds in one sweep", 96.0, True)
+    assert targets({"sweep": {**whole, "seconds": 121.0}}, "gpu")[0]["met"] is False
+    assert targets({"sweep": {**whole, "runs": 48}}, "gpu") == []
+    (table,) = tables({"sweep": whole})
+    assert [plain(cell) for cell in table.rows[0]] == ["480 runs of 200 rounds (fedavg, fedgen)", "96.0", "1.00"]
+
+
+def test_every_part_can_be_asked_for() -> None:
+    assert set(cli_bench.PARTS) == set(suite.PARTS)

@@ -120,13 +120,102 @@ def test_cells_too_large_together_are_tried_apart(file: Path, tmp_path: Path, mo
     configs = [config_of(file), config_of(file, alpha=2.0)]
     monkeypatch.setattr(runner, "_units", lambda configs: [tuple(configs)])
 
-    def too_large(*_: Any, **__: Any) -> None:
-        raise MemoryError("out of memory")
+    def too_large(setups: Any, **more: Any) -> Any:
+        if len(setups) > 1:
+            raise MemoryError("out of memory")
+        return simulation.run_together(setups, **more)
 
     monkeypatch.setattr(runner, "run_together", too_large)
     watch = Counting()
     assert compute(configs, Store(tmp_path), watch=watch) == {}
     assert len(watch.done) == 2
+
+
+def test_one_wrong_cell_of_a_program_fails_alone(file: Path, tmp_path: Path) -> None:
+    good = [config_of(file, lr=rate) for rate in (0.01, 0.02, 0.03)]
+    bad = config_of(file, alpha=1e-9)
+    failures = compute([good[0], bad, *good[1:]], Store(tmp_path))
+    assert list(failures) == [identity(bad)]
+    assert "alpha must be a positive number" in failures[identity(bad)]
+    assert all(Store(tmp_path).cell(config) is not None for config in good)
+
+
+def test_cells_that_share_a_program_are_as_each_alone(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = [config_of(file, lr=rate, seed=seed) for rate in (0.01, 0.1) for seed in (0, 7)]
+    compiled: list[int] = []
+    program_of = simulation.program_of
+    monkeypatch.setattr(runner, "program_of", lambda *a: (compiled.append(1), program_of(*a))[1])
+    together, apart = Store(tmp_path / "together"), Store(tmp_path / "apart")
+    compute(configs, together)
+    assert len(compiled) == 1
+    for config in configs:
+        compute([config], apart)
+        assert numbers(together, config) == numbers(apart, config)
+
+
+def test_a_cell_pauses_and_goes_on(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(file, rounds=6, eval_every=2, lr_schedule="cosine")  # which depends on all rounds
+    whole, parts = Store(tmp_path / "whole"), Store(tmp_path / "parts")
+    compute([config], whole)
+    rounds: list[tuple[int, int]] = []
+    advance = simulation.Program.advance
+    monkeypatch.setattr(
+        simulation.Program, "advance", lambda *a: (rounds.append((int(a[3]), int(a[4]))), advance(*a))[1]
+    )
+    compute([config], parts, until=2)
+    paused = parts.cell(config, until=2)
+    assert paused is not None
+    assert paused["rounds"] == [2]
+    assert paused["results"][0]["rounds"] == 2
+    assert parts.cell(config) is None
+    compute([config], parts, until=2)  # is there already
+    compute([config], parts)
+    assert rounds == [(0, 2), (2, 4), (4, 6)]
+    assert numbers(parts, config) == numbers(whole, config)
+    assert not (tmp_path / "parts/unfinished").exists()
+
+
+def test_cells_computed_at_once_pause_and_go_on(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: three cells in one call; then one of them, and then the other two, from where they were."""
+    configs = [config_of(file, rounds=4, eval_every=2, lr=rate) for rate in (0.01, 0.05, 0.1)]
+    alone, together = Store(tmp_path / "alone"), Store(tmp_path / "together")
+    compute(configs, alone)
+    monkeypatch.setattr(runner, "_at_once", lambda: True)
+    monkeypatch.setattr(simulation, "_batched", lambda: True)
+    calls: list[tuple[int, int, int]] = []
+    advance = simulation.Program.advance
+    monkeypatch.setattr(
+        simulation.Program, "advance",
+        lambda *a: (calls.append((a[1].size.shape[0], int(a[3]), int(a[4]))), advance(*a))[1],
+    )  # fmt: skip
+    compute(configs, together, until=2)
+    compute(configs[1:2], together)
+    compute(configs, together)
+    assert calls == [(3, 0, 2), (1, 2, 4), (2, 2, 4)]
+    for config in configs:
+        for one, other in zip(numbers(alone, config), numbers(together, config), strict=True):
+            assert one["curve"] == pytest.approx(other["curve"], abs=1.01)  # 200 test samples: two may flip
+
+
+def test_a_smaller_unit_is_filled_rather_than_compiled_for(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = [config_of(file, lr=rate) for rate in (0.01, 0.02, 0.03, 0.04, 0.05)]
+    alone, together = Store(tmp_path / "alone"), Store(tmp_path / "together")
+    compute(configs, alone)
+    monkeypatch.setattr(runner, "_at_once", lambda: True)
+    monkeypatch.setattr(simulation, "_batched", lambda: True)
+    monkeypatch.setattr(runner, "MOST_RUNS", 3)
+    compiled: list[int] = []
+    program_of = simulation.program_of
+    monkeypatch.setattr(runner, "program_of", lambda *a: (compiled.append(len(a[0])), program_of(*a))[1])
+    assert compute(configs, together) == {}
+    assert compiled == [3]
+    for config in configs:
+        for one, other in zip(numbers(alone, config), numbers(together, config), strict=True):
+            assert one["curve"] == pytest.approx(other["curve"], abs=1.01)
 
 
 def test_shares_divide_the_cells(file: Path, tmp_path: Path) -> None:

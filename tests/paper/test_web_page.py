@@ -172,7 +172,7 @@ def test_results_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(FedgenError, match=message):
             collect([tmp_path])
     path.unlink()
-    with pytest.raises(FedgenError, match="nor a reproduction with a table"):
+    with pytest.raises(FedgenError, match="nor a finished sweep or reproduction"):
         collect([tmp_path])
 
 

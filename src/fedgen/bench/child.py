@@ -96,17 +96,21 @@ def missing(*modules: str) -> str | None:
     return next((name for name in modules if find_spec(name) is None), None)
 
 
+def own_environment(cache: Path) -> dict[str, str]:
+    """The environment without what the user has set for other runs: a cache that is not empty, other hosts."""
+    kept = {key: value for key, value in os.environ.items() if key not in ("JAX_COMPILATION_CACHE_DIR", "FEDGEN_HOSTS")}
+    return {**kept, "XDG_CACHE_HOME": str(cache)}
+
+
 def command(arguments: Sequence[str], folder: Path, cache: Path) -> dict[str, Any]:
     """Run `fedgen run` once: seconds until its first record and of compiling, and its peak memory in bytes."""
     start = time.monotonic()
-    # What the user has set for other runs: a cache that is not empty, other hosts.
-    kept = {key: value for key, value in os.environ.items() if key not in ("JAX_COMPILATION_CACHE_DIR", "FEDGEN_HOSTS")}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "fedgen", "run", *arguments, "--out", str(folder)],
             stdout=subprocess.DEVNULL,
             stderr=log,
-            env={**kept, "XDG_CACHE_HOME": str(cache)},
+            env=own_environment(cache),
         )
         metrics, first, peak = folder / "metrics.jsonl", None, None
         while process.poll() is None:

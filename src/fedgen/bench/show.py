@@ -42,7 +42,7 @@ def tables(report: Report) -> list[Table]:
     """What was measured."""
     parts = {
         "rounds": _rounds, "seeds": _seeds, "networks": _networks, "resnet": _resnet, "pfl_cifar10": _pfl_cifar10,
-        "scaling": _scaling, "targets": _targets,
+        "sweep": _sweep, "scaling": _scaling, "targets": _targets,
     }  # fmt: skip
     return [build(report) for part, build in parts.items() if report.get(part)]
 
@@ -113,6 +113,15 @@ def _pfl_cifar10(report: Report) -> Table:
         rows.append([Text(name), _ms(whole["seconds"], ".0f"), note, Text("")])
     data = "CIFAR-10" if found["real"] else "images of CIFAR-10's form"
     return _table(f"pfl's CIFAR-10 benchmark, {data}: a round", ("ms", "range", "times ours"), rows)
+
+
+def _sweep(report: Report) -> Table:
+    found = report["sweep"]
+    seconds = found["seconds"]
+    name = Text(f"{found['runs']} runs of {found['rounds']} rounds ({', '.join(found['algorithms'])})")
+    each = Number(1e3 * seconds / (found["runs"] * found["rounds"]))
+    title = "One sweep, from the shell, with all compiling"
+    return _table(title, ("s", "ms per run and round"), [[name, Number(seconds, form=".1f"), each]])
 
 
 def _scaling(report: Report) -> Table:

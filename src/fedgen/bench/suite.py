@@ -19,6 +19,7 @@ from fedgen.bench.networks import brought, pfl_cifar10, residual
 from fedgen.bench.peers.workload import write_workload
 from fedgen.bench.scaling import CURVES, curve
 from fedgen.bench.simulator import SimulatorBench, set_up, workload_of
+from fedgen.bench.sweep import sweep
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, take_turns
 from fedgen.simulator.devices import check_devices, use_machine_well
@@ -123,6 +124,10 @@ def seeds(bench: Bench) -> None:
     }  # fmt: skip
 
 
+def _sweep(bench: Bench) -> None:
+    bench.found["sweep"] = sweep(bench.folder, bench.quick, bench.say)
+
+
 def _scaling(name: str, bench: Bench) -> None:
     bench.found.setdefault("scaling", {})[name] = curve(name, bench.quick, bench.say)
 
@@ -135,6 +140,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "networks": brought,
     "resnet": residual,
     "pfl-cifar10": pfl_cifar10,
+    "sweep": _sweep,
     **{name: partial(_scaling, name) for name in CURVES},
 }
 

@@ -19,20 +19,9 @@ errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 # Those of fedgen.bench.suite, which is slow to import.
 PARTS = (
-    "rounds",
-    "start",
-    "memory",
-    "seeds",
-    "networks",
-    "resnet",
-    "pfl-cifar10",
-    "users",
-    "cohort",
-    "runs",
-    "runs-of-fedgen",
-    "steps",
-    "images",
-)
+    "rounds", "start", "memory", "seeds", "networks", "resnet", "pfl-cifar10", "sweep", "users", "cohort", "runs",
+    "runs-of-fedgen", "steps", "images",
+)  # fmt: skip
 
 
 def bench(

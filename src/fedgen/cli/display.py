@@ -4,21 +4,24 @@ import signal
 from types import FrameType
 from typing import Any, Self
 
+from rich.live import Live
 from rich.progress import Progress
 
 
 class Display:
     """Shows the progress while it is entered; `stop_requested` says whether the user asked to end."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, live: Live | None = None) -> None:
+        """The progress by itself, or as a part of what `live` shows."""
         self._progress = progress
+        self._screen: Progress | Live = live or progress
         self._stop = False
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._interrupted)
-        self._progress.start()
+        self._screen.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -28,7 +31,7 @@ class Display:
 
     def stop(self) -> None:
         """Stop the display, so that others can print."""
-        self._progress.stop()
+        self._screen.stop()
 
     def stop_requested(self) -> bool:
         """Whether Ctrl-C was pressed."""
@@ -38,4 +41,4 @@ class Display:
         if self._stop:  # asked twice: at once, without a checkpoint
             raise KeyboardInterrupt
         self._stop = True
-        self._progress.console.print("stopping after this step; once more to stop at once")
+        self._screen.console.print("stopping after this step; once more to stop at once")

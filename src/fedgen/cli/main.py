@@ -14,6 +14,7 @@ from fedgen.cli.inventory import list_
 from fedgen.cli.report import report
 from fedgen.cli.reproduce import reproduce
 from fedgen.cli.run import run
+from fedgen.cli.sweep import sweep
 from fedgen.errors import FedgenError
 from fedgen.version import __version__
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(sweep)
 app.command("list")(list_)
 app.command()(report)
 app.command()(reproduce)

@@ -13,15 +13,15 @@ console = Console(highlight=False)
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, or of a reproduction.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, sweeps or a reproduction.")],
     out: Annotated[Path | None, typer.Option(help="The page to write. Default: report.html in the folder; of several folders, in the current one.")] = None,
     figures: Annotated[Path | None, typer.Option(help="A folder to write the figures to as well, as PNG and SVG.")] = None,
 ) -> None:  # fmt: skip
     """Make one web page about runs: tables, learning curves, partitions, configuration.
 
-    Each DIR is a run's folder (--out of `fedgen run`) or a reproduction's (--out of `fedgen reproduce`). The page needs
-    nothing but itself: no network, no other file. Runs that may not be compared (another dataset, preset, metric ...)
-    get separate tables.
+    Each DIR is a run's folder (--out of `fedgen run`), a sweep's or a reproduction's (of `fedgen sweep`, `fedgen
+    reproduce`). The page needs nothing but itself: no network, no other file. Runs that may not be compared (another
+    dataset, preset, metric ...) get separate tables.
     """
     from fedgen.paper.report import write_report
     from fedgen.report.chart_files import save_charts

@@ -1,6 +1,5 @@
 """The command `fedgen reproduce`: the paper's tables and figures, ours beside the published."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +39,7 @@ def reproduce(
     NAMES are experiments (`fedgen reproduce list` shows them), or one of: all; list; page, a Markdown page of what
     --out holds. Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
     """
-    from fedgen.grid.runner import compute
+    from fedgen.grid.runner import compute, default_jobs
     from fedgen.grid.store import Store, identity
     from fedgen.paper.figures import draw
     from fedgen.paper.markdown_page import write_page
@@ -82,7 +81,7 @@ def reproduce(
     if missing and compute_missing:
         with _Display(len(configs), len(configs) - len(missing)) as display:
             try:
-                failures = compute(configs.values(), store, jobs=jobs or _jobs(), part=share, watch=display)
+                failures = compute(configs.values(), store, jobs=jobs or default_jobs(), part=share, watch=display)
             except Interrupted:
                 display.stop()
                 errors.print("interrupted; what is finished is kept: the same command goes on from there")
@@ -108,12 +107,6 @@ def _share(part: str) -> tuple[int, int]:
     if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
         raise FedgenError(f"--part is K/N with K from 1 to N, for example 2/4, not '{part}'")
     return int(number), int(parts)
-
-
-def _jobs() -> int:
-    import jax
-
-    return 1 if jax.default_backend() == "cpu" else max((os.cpu_count() or 2) // 2, 1)
 
 
 def _list() -> None:

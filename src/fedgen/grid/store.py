@@ -10,6 +10,7 @@ from fedgen.config import RunConfig, changes
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.files import read_json, write_whole
+from fedgen.grid.unfinished import Unfinished
 from fedgen.registry import file_name
 from fedgen.version import __version__
 
@@ -32,17 +33,28 @@ def identity(config: RunConfig) -> str:
     return f"{file_name(config.dataset.rsplit('/', 1)[-1])}-{file_name(config.algorithms[0])}-{digest}"
 
 
+def cell_name(config: RunConfig, until: int | None) -> str:
+    """The name of a cell's file, which for a run that was stopped says when."""
+    return identity(config) + (f".round{until}" if until is not None and until < config.rounds else "")
+
+
 class Store:
-    """The finished cells in a folder."""
+    """The finished cells in a folder, and those under way.
+
+    A run that was stopped `until` some round is a cell as well, beside the one of the whole run.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.cells = folder / "cells"
 
-    def cell(self, config: RunConfig) -> Cell | None:
+    def unfinished(self, config: RunConfig) -> Unfinished:
+        """The folder of a cell that is under way, or will be."""
+        return Unfinished(self.folder / "unfinished" / identity(config), config)
+
+    def cell(self, config: RunConfig, until: int | None = None) -> Cell | None:
         """The finished cell of a configuration, or None."""
-        name = identity(config)
-        path = self.cells / f"{name}.json"
+        path = self.cells / f"{cell_name(config, until)}.json"
         if not path.exists():
             return None
         cell = read_json(path)
@@ -60,25 +72,24 @@ class Store:
                 f"{path} holds seeds {', '.join(map(str, seeds)) or 'none'} and should hold"
                 f" {', '.join(map(str, config.run_seeds))}; delete it to compute it again"
             )
-        now = config.model_dump(mode="json")
+        now = flat(config.model_dump(mode="json"))
         for setting, then in flat(cell["config"]).items():
-            if setting not in NOT_IN_IDENTITY and flat(now).get(setting) != then:
+            if setting not in NOT_IN_IDENTITY and now.get(setting) != then:
                 raise FedgenError(
-                    f"{path} was computed with {setting} = {then}, which is {flat(now).get(setting)} in this version;"
+                    f"{path} was computed with {setting} = {then}, which is {now.get(setting)} in this version;"
                     " use another --out, or delete the file to compute it again"
                 )
         return cell
 
-    def keep(self, config: RunConfig, summary: Mapping[str, Any], dataset: Dataset) -> Cell:
+    def keep(self, config: RunConfig, summary: Mapping[str, Any], dataset: Dataset, until: int | None = None) -> Cell:
         """Write a finished cell."""
-        name = identity(config)
         rounds: list[int] = max(([r for r, _ in row["curve"]] for row in summary["results"]), key=len)
         results = [
             {**row, **{key: [round(value, 2) for _, value in row[key]] for key in CURVES}} for row in summary["results"]
         ]
         cell = {
             "format": FORMAT,
-            "id": name,
+            "id": identity(config),
             "version": summary["version"],
             "device": summary["device"],
             "data": described(dataset),
@@ -86,7 +97,8 @@ class Store:
             "rounds": rounds,
             "results": rounded(results),
         }
-        write_whole(self.cells / f"{name}.json", (json.dumps(cell, allow_nan=False) + "\n").encode())
+        path = self.cells / f"{cell_name(config, until)}.json"
+        write_whole(path, (json.dumps(cell, allow_nan=False) + "\n").encode())
         return cell
 
 

@@ -9,7 +9,7 @@ from fedgen.config import RunConfig
 from fedgen.grid.store import Cell, identity, rounded
 from fedgen.paper.results import FORMAT, FULL_TEST, Results, accuracy_axis
 from fedgen.paper.spec import Column, Experiment, Figure, Row
-from fedgen.runs.scores import mean_interval, score_of
+from fedgen.runs.scores import mean_and_std, mean_interval, score_of
 
 FIGURE_POINTS = 40  # of a learning curve in the file; the cells have all
 METRICS = {
@@ -133,12 +133,11 @@ def _against(
 
 def _statistics(values: Mapping[int, float | None]) -> dict[str, Any]:
     """Mean and standard deviation over seeds; none if a seed has no value, since the others' mean would be too good."""
-    present = [value for value in values.values() if value is not None]
-    whole = bool(present) and len(present) == len(values)
+    mean, std = mean_and_std(list(values.values()))
     return {
         "n": len(values),
-        "mean": rounded(float(np.mean(present))) if whole else None,
-        "std": rounded(float(np.std(present, ddof=1))) if whole and len(present) > 1 else None,
+        "mean": rounded(mean),
+        "std": rounded(std),
         "values": {str(seed): rounded(value) for seed, value in values.items()},
     }
 

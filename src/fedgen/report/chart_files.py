@@ -40,6 +40,7 @@ def _lines(chart: Chart, about: str, folder: Path) -> list[Path]:
             y_title=named["axis"],
             title="\n".join(textwrap.wrap(f"{about}: {what}", 75)),
             markers=data.get("markers", False),
+            scatter=data.get("scatter", False),
             log=data.get("log", False),
         )
         name = chart.name if choice == first else f"{chart.name}.{choice}"

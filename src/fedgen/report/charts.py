@@ -44,10 +44,12 @@ def lines(
     first: str = "",
     log: bool = False,
     markers: bool = False,
+    scatter: bool = False,
 ) -> Chart:
     """Curves to choose from: by `y` (a metric, a setting) and over one of `x`.
 
-    Where each of `y` is there by several `metrics`, these are the endings of its name and their titles.
+    Where each of `y` is there by several `metrics`, these are the endings of its name and their titles. With `scatter`
+    points are not joined.
     """
     data = {
         "x": dict(x),
@@ -56,6 +58,7 @@ def lines(
         "first": first,
         "log": log,
         "markers": markers,
+        "scatter": scatter,
         "series": list(curves),
     }
     return Chart(name, "lines", title, caption, data)

@@ -55,9 +55,19 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def line_figure(
-    lines: Sequence[Line], *, x_title: str, y_title: str, title: str, markers: bool = False, log: bool = False
+    lines: Sequence[Line],
+    *,
+    x_title: str,
+    y_title: str,
+    title: str,
+    markers: bool = False,
+    log: bool = False,
+    scatter: bool = False,
 ) -> "Figure":
-    """Curves with their ranges, and beside them the last value of each; hollow: published values."""
+    """Curves with their ranges, and beside them the last value of each; hollow: published values.
+
+    With `markers` they go through single points, of which the last means nothing; with `scatter` these are not joined.
+    """
     figure = new_figure(8, 4.2)
     axes = figure.add_subplot()
     drawn = [line for line in lines if len(line.points)]
@@ -65,8 +75,9 @@ def line_figure(
         x, mean, low, high = np.array(line.points).T
         colour, dash = LIGHT[line.style[0]], DASHES[line.style[1]]
         marker = "o" if markers or len(x) == 1 else None
-        (curve,) = axes.plot(x, mean, label=f"{line.name}  {mean[-1]:.1f}", color=colour, marker=marker)
-        if dash:
+        label = line.name if markers else f"{line.name}  {mean[-1]:.1f}"
+        (curve,) = axes.plot(x, mean, label=label, color=colour, marker=marker, linestyle="" if scatter else "-")
+        if dash and not scatter:
             curve.set_dashes(dash)
         if np.any(low < high):
             axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -75,7 +86,7 @@ def line_figure(
     axes.set(xlabel=x_title, ylabel=y_title, title=title, xscale="log" if log else "linear")
     axes.grid(alpha=0.3)
     if drawn:
-        figure.legend(loc="outside right center", frameon=False, title="last value")
+        figure.legend(loc="outside right center", frameon=False, title=None if markers else "last value")
     return figure
 
 

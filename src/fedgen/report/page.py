@@ -42,7 +42,7 @@ def collect(
         raise FedgenError("a folder is given twice; name each once")
     for folder in folders:
         if not folder.is_dir():
-            raise FedgenError(f"{folder} is not a folder; give the folder of a run or of a reproduction")
+            raise FedgenError(f"{folder} is not a folder; give the folder of a run, a sweep or a reproduction")
     runs = [read_run(folder) for folder in folders if is_run(folder)]
     sections: list[Section] = []
     reproductions = [folder for folder in folders if not is_run(folder)]
@@ -50,8 +50,8 @@ def collect(
         made = others(folder)
         if not made:
             raise FedgenError(
-                f"{folder} holds neither a run (no config.toml) nor a reproduction with a table;"
-                " `fedgen run` and `fedgen reproduce` make such folders"
+                f"{folder} holds neither a run (no config.toml) nor a finished sweep or reproduction;"
+                " `fedgen run`, `fedgen sweep` and `fedgen reproduce` make such folders"
             )
         apart = len(reproductions) > 1  # then section names of one may be those of another
         sections += [_from_folder(section, folder) if apart else section for section in made]
@@ -67,7 +67,7 @@ def _lead(groups: Sequence[Group], experiments: Sequence[Section]) -> str:
     runs = sum(len(one.runs) for one in groups)
     names = {row.algorithm for one in groups for row in one.rows}
     counted = [
-        (len(experiments), "table or figure of the reproduction", "tables and figures of the reproduction"),
+        (len(experiments), "part of a sweep or reproduction", "parts of sweeps and reproductions"),
         (runs, "run", "runs"),
         (len(names), "algorithm", "algorithms"),
     ]

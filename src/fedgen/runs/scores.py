@@ -130,16 +130,27 @@ def table(results: Sequence[Record], score: str) -> list[Record]:
         values = _complete(list(by_seed.values()))
         against = _complete([baseline.get(seed) for seed in by_seed]) if algorithm != "fedavg" else []
         differences = [a - b for a, b in zip(values, against, strict=True)] if values and against else []
+        mean, std = mean_and_std(list(by_seed.values()))
         rows.append(
             {
                 "algorithm": algorithm,
-                "mean": float(np.mean(values)) if values else None,
-                "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+                "mean": mean,
+                "std": std,
                 "diff_to_fedavg": float(np.mean(differences)) if differences else None,
                 "diff_ci95": mean_interval(differences),
             }
         )
     return rows
+
+
+def mean_and_std(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """What counts of an algorithm with some settings: over its seeds, and nothing where one has no score.
+
+    The mean of the seeds that survived would flatter it. Tables compare, and settings are chosen, by this mean.
+    """
+    present = _complete(values)
+    mean = float(np.mean(present)) if present else None
+    return mean, float(np.std(present, ddof=1)) if len(present) > 1 else None
 
 
 def _complete(values: Sequence[float | None]) -> list[float]:

@@ -74,31 +74,42 @@ def run(
 
     `programs` may contain programs that `program_of` compiled before, by algorithm.
     """
-    with memory_told():
-        (summary,) = _Runner([setup], folder, watch or Watch(), checkpoint_seconds, programs).run()
+    (summary,) = run_together(
+        [setup], folders=[folder], watch=watch, checkpoint_seconds=checkpoint_seconds, programs=programs
+    )
     return summary
 
 
 @in_float32
 def run_together(
-    setups: Sequence[Setup], *, watch: Watch | None = None, programs: Mapping[str, Program] | None = None
+    setups: Sequence[Setup],
+    *,
+    folders: Sequence[RunFolder | None] = (),
+    watch: Watch | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    programs: Mapping[str, Program] | None = None,
+    until: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Run setups that share one compiled program (`prepare_together`, `same_program`); returns a summary of each."""
-    return _Runner(setups, None, watch or Watch(), CHECKPOINT_SECONDS, programs).run()
+    """Run setups that share one compiled program (`prepare_together`, `same_program`); returns a summary of each.
+
+    Each may have a folder; checkpoints in them must be of the same round. With `until` the runs stop after that round,
+    which must be one of an evaluation, with a checkpoint from which a later call goes on.
+    """
+    with memory_told():
+        return _Runner(setups, folders, watch or Watch(), checkpoint_seconds, programs, until).run()
 
 
 @in_float32
 def program_of(setups: Sequence[Setup], algorithm: str) -> Program:
     """The program that `run_together` needs; XLA releases the GIL, so threads can compile several."""
     inputs = inputs_of(setups, _jobs(setups, (algorithm,))[0])
-    return setups[0].program(algorithm, inputs, _batched(), largest=max(setup.largest for setup in setups))
+    return setups[0].program(algorithm, inputs, _batched())
 
 
 def inputs_of(setups: Sequence[Setup], job: Job) -> Inputs:
     """The arguments of a job's runs, stacked."""
-    width = max(setup.rows_held for setup in setups)
     parts = [
-        setups[number].inputs(job.algorithm, [run_id.seed for run_id in run_ids], width)
+        setups[number].inputs(job.algorithm, [run_id.seed for run_id in run_ids])
         for number, run_ids in itertools.groupby(job.runs, key=lambda run_id: run_id.setup)
     ]
     return parts[0] if len(parts) == 1 else place(jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts))
@@ -120,22 +131,27 @@ class _Runner:
     def __init__(
         self,
         setups: Sequence[Setup],
-        folder: RunFolder | None,
+        folders: Sequence[RunFolder | None],
         watch: Watch,
         checkpoint_seconds: float,
         programs: Mapping[str, Program] | None = None,
+        until: int | None = None,
     ) -> None:
-        self.setups, self.config, self.folder, self.watch = setups, setups[0].config, folder, watch
+        self.setups, self.config, self.watch = setups, setups[0].config, watch
+        self.folders = {number: folder for number, folder in enumerate(folders) if folder is not None}
         self.checkpoint_seconds = checkpoint_seconds
         self.programs = dict(programs or {})
+        self.until = until or self.config.rounds
         self.jobs = _jobs(setups, self.config.algorithms)
+        if len(self.jobs) > 1 and (self.until < self.config.rounds or (len(setups) > 1 and self.folders)):
+            raise ValueError("a checkpoint has the state of one job: pause, or run together, one algorithm and seed")
         self.progress = Progress(records=[[] for _ in setups])
         self.saved = time.monotonic()
 
     def run(self) -> list[dict[str, Any]]:
         restore = self._resume()
-        if self.folder is not None:
-            self.folder.write_labels({seed: division.labels for seed, division in self.setups[0].divisions.items()})
+        for number, folder in self.folders.items():
+            folder.write_labels({seed: d.labels for seed, d in self.setups[number].divisions.items()})
         for number in range(self.progress.job, len(self.jobs)):
             job = self.jobs[number]
             inputs = inputs_of(self.setups, job)
@@ -154,43 +170,43 @@ class _Runner:
             timing["bytes_up"] = program.traffic.up * self.config.active
             timing["bytes_down"] = program.traffic.down * self.config.active
             state = program.init(inputs)
-            if restore and self.folder is not None:
-                state, restore = place_like(self.folder.restore(jax.eval_shape(self._kept, state)), state), False
+            if restore:
+                state, restore = place_like(self._restored(job, state), state), False
             self._train(job, program, inputs, state, timing)
         summaries = [self._summary(number) for number in range(len(self.setups))]
-        if self.folder is not None:
-            self.folder.write_summary(summaries[0])
+        for number, folder in self.folders.items():
+            folder.write_summary(summaries[number])
         return summaries
 
     def _train(self, job: Job, program: Program, inputs: Inputs, state: State, timing: dict[str, float]) -> None:
         progress, config = self.progress, self.config
         ended = _all_diverged(state)
-        while progress.round < config.rounds and not ended:
+        while progress.round < self.until and not ended:
             next_evaluation = (progress.round // config.eval_every + 1) * config.eval_every
-            stop = min(progress.round + ROUNDS_PER_CALL, next_evaluation, config.rounds)
+            stop = min(progress.round + ROUNDS_PER_CALL, next_evaluation, self.until)
             start = time.monotonic()
             state = jax.block_until_ready(program.advance(inputs, state, progress.round, stop))
             timing["seconds_train"] += time.monotonic() - start
             progress.round, ended = stop, _all_diverged(state)
-            if stop in (next_evaluation, config.rounds) or ended:
+            if stop in (next_evaluation, self.until) or ended:
                 self._record(job, program, inputs, state)
             self.watch.advanced(job.algorithm, job.seeds, stop)
-            if stop == config.rounds:
+            if stop == self.until:
                 break  # the models come before the checkpoint that says that the job is done
             if any_host(time.monotonic() - self.saved >= self.checkpoint_seconds):
-                self._save(state)
+                self._save(job, state)
             if any_host(self.watch.stop_requested()):
-                self._save(state)
+                self._save(job, state)
                 raise Interrupted
-        if self.folder is not None:
+        if self.folders and self.until == config.rounds:
             servers, diverged = jax.device_get(gathered((state.server, state.diverged)))
-            for index, seed in enumerate(job.seeds):
-                if not diverged[index]:
+            for index, (number, seed) in enumerate(job.runs):
+                if number in self.folders and not diverged[index]:
                     server = jax.tree.map(lambda a, index=index: a[index], servers)
-                    self.folder.save_model(job.algorithm, seed, server)
-        progress.round = config.rounds
-        self._save(state)
-        if any_host(self.watch.stop_requested()):
+                    self.folders[number].save_model(job.algorithm, seed, server)
+        progress.round = self.until
+        self._save(job, state)
+        if job is not self.jobs[-1] and any_host(self.watch.stop_requested()):
             raise Interrupted
 
     def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
@@ -215,62 +231,83 @@ class _Runner:
                 for key, value in reported.items():
                     record[key] = float(value[index]) if np.isfinite(value[index]) else None
             self.progress.records[number].append(record)
-            if self.folder is not None:
-                self.folder.append(record)
+            if number in self.folders:
+                self.folders[number].append(record)
             self.watch.recorded(record)
 
     def _records_of(self, setup: int, algorithm: str, seed: int) -> list[Record]:
         return [r for r in self.progress.records[setup] if r["algorithm"] == algorithm and r["seed"] == seed]
 
-    def _save(self, state: State) -> None:
-        if self.folder is None:
+    def _save(self, job: Job, state: State) -> None:
+        if not self.folders:
             return
-        about = {
-            "job": self.progress.job,
-            "round": self.progress.round,
-            "timings": self.progress.timings,
-            "config": to_toml(self.config),
-            "jobs": _described(self.jobs),
-        }
-        self.folder.save(self._kept(gathered(state)), about)
+        kept = jax.device_get(self._kept(gathered(state)))
+        for number, folder in self.folders.items():
+            about = {
+                "job": self.progress.job,
+                "round": self.progress.round,
+                "timings": [_share(t, j, number) for t, j in zip(self.progress.timings, self.jobs, strict=False)],
+                "config": to_toml(self.setups[number].config),
+                "jobs": _described(self.jobs, number),
+            }
+            own = _places(job, number)
+            folder.save(jax.tree.map(lambda a, own=own: a[own], kept), about)
         self.saved = time.monotonic()
+
+    def _restored(self, job: Job, state: State) -> State:
+        """The state in the folders' checkpoints; a setup without a folder gets the first one's, of its shape."""
+        like = jax.eval_shape(self._kept, state)
+        parts: dict[int, State] = {}
+        for number, folder in self.folders.items():
+            runs = len(_places(job, number))
+            own = jax.tree.map(lambda a, runs=runs: jax.ShapeDtypeStruct((runs, *a.shape[1:]), a.dtype), like)
+            parts[number] = folder.restore(own)
+        first = next(iter(parts.values()))
+        every = [parts.get(number, first) for number in range(len(self.setups))]
+        return jax.tree.map(lambda *arrays: np.concatenate(arrays), *every)
 
     def _kept(self, state: State) -> State:
         """The state without the padding of hosts' blocks, so that a run can resume with another number of hosts."""
         return state._replace(clients=jax.tree.map(lambda a: a[:, : self.config.users], state.clients))
 
     def _resume(self) -> bool:
-        """Load the progress from the folder's checkpoint; returns whether a job's state has to be restored as well."""
-        if self.folder is None:
-            return False
-        about = self.folder.about()
+        """Load the progress from the folders' checkpoints; returns whether a job's state has to be restored as well."""
+        about: dict[str, Any] | None = None
+        timings: list[list[dict[str, float]]] = []
+        for number, folder in self.folders.items():
+            about = folder.about()
+            if about is None:
+                folder.rewind(0)
+                continue
+            file = folder.checkpoint_file
+            if not same_config(about.get("config"), self.setups[number].config):
+                raise FedgenError(f"checkpoint {file} is of another run; delete it to start anew")
+            if about["jobs"] != _described(self.jobs, number):
+                raise FedgenError(
+                    f"checkpoint {file} was written on a GPU and this is a CPU, or the reverse; resume it there"
+                )
+            self.progress.records[number] = folder.rewind(about["metrics_bytes"])
+            timings.append(about["timings"])
         if about is None:
-            self.folder.rewind(0)
             return False
-        file = self.folder.checkpoint_file
-        if not same_config(about.get("config"), self.config):
-            raise FedgenError(f"checkpoint {file} is of another run; delete it to start anew")
-        if about["jobs"] != _described(self.jobs):
-            raise FedgenError(
-                f"checkpoint {file} was written on a GPU and this is a CPU, or the reverse; resume it there"
-            )
-        records = self.folder.rewind(about["metrics_bytes"])
-        self.progress = Progress(about["job"], about["round"], about["timings"], [records])
-        if self.progress.round < self.config.rounds:
+        self.progress.job, self.progress.round = about["job"], about["round"]
+        self.progress.timings = [_sum_of(parts) for parts in zip(*timings, strict=True)]
+        if self.progress.round < self.until:
             return True
         self.progress.job += 1
         return False
 
     def _summary(self, number: int) -> dict[str, Any]:
         config = self.setups[number].config
+        reached = config.model_copy(update={"rounds": self.until})
         results = []
         for job, timing in zip(self.jobs, self.progress.timings, strict=True):
             # The share of each, where runs were computed together.
             share = {k: v / len(job.runs) if k.startswith("seconds") else v for k, v in timing.items()}
             for seed in (run_id.seed for run_id in job.runs if run_id.setup == number):
                 records = self._records_of(number, job.algorithm, seed)
-                messages = most_messages(config, seed) if config.dp_noise else 0
-                results.append(result_row(job.algorithm, seed, records, config, share, messages))
+                messages = most_messages(reached, seed) if config.dp_noise else 0
+                results.append(result_row(job.algorithm, seed, records, reached, share, messages))
         return summary_of(config, results)
 
 
@@ -278,5 +315,21 @@ def _all_diverged(state: State) -> bool:
     return bool(np.all(np.asarray(gathered(state.diverged))))
 
 
-def _described(jobs: Sequence[Job]) -> list[list[Any]]:
-    return [[job.algorithm, list(job.seeds)] for job in jobs]
+def _places(job: Job, setup: int) -> list[int]:
+    """Where a job has the runs of a setup."""
+    return [place for place, run_id in enumerate(job.runs) if run_id.setup == setup]
+
+
+def _described(jobs: Sequence[Job], setup: int) -> list[list[Any]]:
+    return [[job.algorithm, [run_id.seed for run_id in job.runs if run_id.setup == setup]] for job in jobs]
+
+
+def _share(timing: Mapping[str, float], job: Job, setup: int) -> dict[str, float]:
+    """A setup's share of the seconds of a job."""
+    part = len(_places(job, setup)) / len(job.runs)
+    return {key: value * part if key.startswith("seconds") else value for key, value in timing.items()}
+
+
+def _sum_of(timings: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The shares of a job's setups, together again."""
+    return {k: sum(t[k] for t in timings) if k.startswith("seconds") else v for k, v in timings[0].items()}

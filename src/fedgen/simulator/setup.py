@@ -35,18 +35,13 @@ class Setup:
     data: Data
     divisions: Mapping[int, Division]  # by seed
     score_rows: Mapping[int, np.ndarray]  # by seed: the rows that are evaluated
+    # Of all setups that were prepared together, so that one program takes the inputs of each:
+    width: int  # the most rows that the users hold together in any seed
+    largest: int  # the most samples that a user holds in any seed
 
-    @property
-    def rows_held(self) -> int:
-        """The most rows that the users hold together in any seed."""
-        return max(len(d.index) for d in self.divisions.values())
-
-    def inputs(self, algorithm: str, seeds: Sequence[int], width: int | None = None) -> Inputs:
-        """The arguments of these runs, stacked; with `width` at least that many rows."""
+    def inputs(self, algorithm: str, seeds: Sequence[int]) -> Inputs:
+        """The arguments of these runs, stacked."""
         traced, _ = options_for(self.config, algorithm)
-
-        # Natural users' samples differ in number between seeds; the padding is never drawn.
-        width = width or self.rows_held
 
         def stacked(arrays: Sequence[np.ndarray]) -> Array:
             return jnp.asarray(np.stack(arrays))
@@ -55,7 +50,8 @@ class Setup:
         return place(
             Inputs(
                 jnp.stack([jax.random.key(seed) for seed in seeds]),
-                stacked([np.pad(d.index, (0, width - len(d.index))) for d in chosen]),
+                # Natural users' samples differ in number between seeds; the padding is never drawn.
+                stacked([np.pad(d.index, (0, self.width - len(d.index))) for d in chosen]),
                 stacked([d.offset for d in chosen]),
                 stacked([d.size for d in chosen]),
                 stacked([d.labels.astype(np.int32) for d in chosen]),
@@ -65,20 +61,8 @@ class Setup:
             )
         )
 
-    @property
-    def largest(self) -> int:
-        """The most samples that a user holds in any seed."""
-        return max(int(d.size.max()) for d in self.divisions.values())
-
-    def program(
-        self,
-        algorithm: str,
-        inputs: Inputs,
-        batched: bool,
-        at_once: int | None = None,
-        largest: int | None = None,
-    ) -> Program:
-        """The compiled algorithm, for users with at most `largest` samples: by default those of this setup."""
+    def program(self, algorithm: str, inputs: Inputs, batched: bool, at_once: int | None = None) -> Program:
+        """The compiled algorithm."""
         _, fixed = options_for(self.config, algorithm)
 
         def configure(hyper: Mapping[str, Any]) -> tuple[Algorithm, Federation]:
@@ -90,7 +74,7 @@ class Setup:
             self.config.active,
             self.data,
             inputs,
-            largest=largest or self.largest,
+            largest=self.largest,
             score_users=min(self.config.users, self.config.score_users),
             batched=batched,
             at_once=at_once,
@@ -145,9 +129,13 @@ def prepare_together(
     """Setups of one dataset whose samples lie on the devices once."""
     check_devices()
     dataset = dataset or load_dataset(configs[0])
-    made = [divide_all(config, dataset) for config in configs]
-    keyed = {(number, seed): d for number, divisions in enumerate(made) for seed, d in divisions.items()}
+    keys = [_divided_by(config) for config in configs]
+    first = {key: number for number, key in reversed(list(enumerate(keys)))}  # the first configuration that needs it
+    made = {number: divide_all(configs[number], dataset) for number in sorted(first.values())}
+    keyed = {(number, seed): d for number, divisions in made.items() for seed, d in divisions.items()}
     x_train, y_train, gathered = gather(dataset, keyed)
+    width = max(len(division.index) for division in gathered.values())
+    largest = max(int(division.size.max()) for division in gathered.values())
     check_finite(dataset.name, x_train, dataset.x_test)
     x, y = place_samples(x_train), place(y_train)
     scored = {"validation": (x, y)}
@@ -155,16 +143,25 @@ def prepare_together(
         scored["test"] = (place_samples(dataset.x_test), place(dataset.y_test))
     everything = np.arange(len(dataset.y_test), dtype=np.int32)
     setups: list[Setup] = []
-    for number, config in enumerate(configs):
-        divisions = {seed: gathered[number, seed] for seed in config.run_seeds}
+    checked: set[tuple[str, str]] = set()
+    for key, config in zip(keys, configs, strict=True):
+        divisions = {seed: gathered[first[key], seed] for seed in config.run_seeds}
         task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
         rows = {s: d.validation if config.evaluate_on == "validation" else everything for s, d in divisions.items()}
         data = Data(x, y, *scored[config.evaluate_on])
-        setup = Setup(config, task, federation_of(config), data, divisions, rows)
-        setup.check()
-        if not setups:  # those of one program are of one size, and tracing takes a while
+        setup = Setup(config, task, federation_of(config), data, divisions, rows, width, largest)
+        if (like := (same_program(config), config.headline)) not in checked:  # it takes a while, and is the same
+            setup.check()
             setup.check_size()
+            checked.add(like)
         setups.append(setup)
-    for config, divisions in zip(configs, made, strict=True):
-        keep_partition(config, dataset, divisions)
+    for number, divisions in made.items():
+        keep_partition(configs[number], dataset, divisions)
     return tuple(setups)
+
+
+def _divided_by(config: RunConfig) -> str:
+    """Equal for configurations that divide the data alike: the algorithms and their options change nothing there."""
+    settings = config.model_dump(exclude={"algorithms", "rounds", "preset", "score", "headline", "plugins", "options"})
+    kept = {key: value for key, value in settings.items() if key not in PER_ALGORITHM}
+    return json.dumps([kept, config.of("partition")], sort_keys=True)

@@ -141,10 +141,16 @@
     return { low, high, marks: at.map((v) => [v, plain(v, digits)]) };
   }
 
+  const decades = (low, high) => {
+    const found = [];
+    for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) found.push(...[1, 2, 5].map((m) => m * 10 ** power));
+    return found.filter((v) => v >= low && v <= high);
+  };
   function across(values, width, log, each) {
     const [low, high] = [Math.min(...values), Math.max(...values)];
     if (each) { // few settings: every one is a mark
-      const marks = [...new Set(values)].sort((a, b) => a - b).map((v) => [v, String(v)]);
+      const all = [...new Set(values)].sort((a, b) => a - b);
+      const marks = (all.length <= 12 ? all : log ? decades(low, high) : ticks(low, high, width / 90).values).map((v) => [v, String(+v.toPrecision(6))]);
       const room = log ? (high / low) ** 0.06 : (high - low || 1) * 0.06;
       return { low: log ? low / room : low - room, high: log ? high * room : high + room, log, marks };
     }
@@ -220,7 +226,7 @@
         const points = pointsOf(s);
         const stroke = colour(s.style, name);
         const path = points.map((p, i) => `${i ? "L" : "M"}${made.x(p[0]).toFixed(1)} ${made.y(p[1]).toFixed(1)}`).join("");
-        drawn.append(shape("path", { d: path, fill: "none", stroke, "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": DASHES[s.style[1]], "data-curve": s.name }));
+        if (!data.scatter) drawn.append(shape("path", { d: path, fill: "none", stroke, "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": DASHES[s.style[1]], "data-curve": s.name }));
         for (const [x, y] of publishedOf(s)) drawn.append(shape("circle", { cx: made.x(x), cy: made.y(y), r: 4.5, fill: "none", stroke, "stroke-width": 1.5, "data-published": s.name }));
         if (points.length === 1 || data.markers) {
           for (const p of points) drawn.append(shape("circle", { cx: made.x(p[0]), cy: made.y(p[1]), r: 3.5, fill: stroke, "data-curve": s.name }));
