@@ -188,7 +188,8 @@ def _measure_alone(part: Callable[[Bench], None], bench: Bench) -> None:
             bench.say(message[1])
     except EOFError:
         process.join()
-        ended = f"signal {-process.exitcode}" if (process.exitcode or 0) < 0 else f"code {process.exitcode}"
+        code = process.exitcode or 0
+        ended = f"signal {-code}" if code < 0 else f"code {code}"
         raise ChildProcessError(f"its process ended with {ended}") from None
     process.join()
     _, found, absent, error = message
