@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedgen.core.aggregate import check_aggregation
+from fedgen.core.augment import check_augmentation
 from fedgen.core.client import keeping_optimizer
 from fedgen.core.contract import Algorithm, Federation, Task
 from fedgen.core.privacy import check_privacy
@@ -23,6 +24,7 @@ def build(
     federation = federation.with_values(**shared)
     check_aggregation(federation)
     check_recipe(federation)
+    check_augmentation(task, federation)
     algorithm = _called(builder, task, federation, own)
     if algorithm.needs.proxy and task.proxy_samples == 0:
         raise FedgenError(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedgen.config import RunConfig, read_toml, resolve, to_toml
 from fedgen.core.contract import Tree
+from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
 from fedgen.registry import file_name
@@ -31,6 +32,7 @@ class RunFolder:
         self.checkpoint_file = path / "checkpoint.safetensors"
         self.summary_file = path / "summary.json"
         self.labels_file = path / "labels.json"
+        self.data_file = path / "data.json"
         self.models = path / "models"
 
     @classmethod
@@ -116,6 +118,10 @@ class RunFolder:
         users = max(len(labels) for labels in counts.values())
         write_whole(self.labels_file, (json.dumps({"users": users, "counts": first}) + "\n").encode())
 
+    def write_data(self, form: DataForm) -> None:
+        """Write how samples are stored and scaled, and what their classes are called."""
+        write_whole(self.data_file, (json.dumps(form._asdict()) + "\n").encode())
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary."""
         write_whole(self.summary_file, (json.dumps(summary, indent=1) + "\n").encode())
@@ -123,7 +129,7 @@ class RunFolder:
     def _clear(self) -> None:
         if not self.config_file.exists():
             raise FedgenError(f"{self.path} is not the folder of a run (no config.toml), so --force does not touch it")
-        own = [self.metrics_file, self.checkpoint_file, self.summary_file, self.labels_file]
+        own = [self.metrics_file, self.checkpoint_file, self.summary_file, self.labels_file, self.data_file]
         shown = [self.path / "report.html", *self.path.glob("curves.*")]
         for file in (*own, *shown, *self.models.glob("*.safetensors"), self.config_file):
             file.unlink(missing_ok=True)
@@ -144,6 +150,9 @@ class FollowedFolder(RunFolder):
         """The other host does it."""
 
     def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
+        """The other host does it."""
+
+    def write_data(self, form: DataForm) -> None:
         """The other host does it."""
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

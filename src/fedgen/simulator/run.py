@@ -129,6 +129,7 @@ class _Runner:
     def run(self) -> list[dict[str, Any]]:
         restore = self._resume()
         if self.folder is not None:
+            self.folder.write_data(self.setups[0].form)
             self.folder.write_labels({seed: division.labels for seed, division in self.setups[0].divisions.items()})
         for number in range(self.progress.job, len(self.jobs)):
             job = self.jobs[number]
@@ -256,7 +257,7 @@ class _Runner:
         return False
 
     def _summary(self, number: int) -> dict[str, Any]:
-        config = self.setups[number].config
+        config, names = self.setups[number].config, self.setups[number].form.class_names
         results = []
         for job, timing in zip(self.jobs, self.progress.timings, strict=True):
             # The share of each, where runs were computed together.
@@ -265,7 +266,7 @@ class _Runner:
                 records = self._records_of(number, job.algorithm, seed)
                 messages = most_messages(config, seed) if config.dp_noise else 0
                 results.append(result_row(job.algorithm, seed, records, config, share, messages))
-        return summary_of(config, results)
+        return summary_of(config, results, names)
 
 
 def _all_diverged(state: State) -> bool:

@@ -1,6 +1,7 @@
 """From a configuration to the engine's arguments: the task, the data on the devices, each seed's division."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Model, Task
-from fedgen.data.dataset import Dataset
+from fedgen.data.dataset import DataForm, Dataset
 from fedgen.data.federated import Division, gather
 from fedgen.errors import FedgenError
 from fedgen.runs.division import divide_all, keep_partition, load_dataset
@@ -33,6 +34,7 @@ class Setup:
     data: Data
     divisions: Mapping[int, Division]  # by seed
     score_rows: Mapping[int, np.ndarray]  # by seed: the rows that are evaluated
+    form: DataForm  # how the samples are stored and scaled, and what their classes are called
 
     @property
     def rows_held(self) -> int:
@@ -136,6 +138,8 @@ def prepare_together(
 ) -> tuple[Setup, ...]:
     """Setups of one dataset whose samples lie on the devices once."""
     dataset = dataset or load_dataset(configs[0])
+    for note in dataset.notes:
+        print(f"note: {note}", file=sys.stderr)
     made = [divide_all(config, dataset) for config in configs]
     keyed = {(number, seed): d for number, divisions in enumerate(made) for seed, d in divisions.items()}
     x_train, y_train, gathered = gather(dataset, keyed)
@@ -153,7 +157,7 @@ def prepare_together(
         task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
         rows = {s: d.validation if config.evaluate_on == "validation" else everything for s, d in divisions.items()}
         data = Data(x, y, *scored[config.evaluate_on])
-        setup = Setup(config, task, federation_of(config), data, divisions, rows)
+        setup = Setup(config, task, federation_of(config), data, divisions, rows, dataset.form)
         setup.check()
         setups.append(setup)
     for config, divisions in zip(configs, made, strict=True):
