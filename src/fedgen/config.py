@@ -56,7 +56,7 @@ class RunConfig(Federation):
         "where the channels of your own arrays are: last, as in [height, width, channel], or first; auto: last, but"
         " what looks like first is refused",
     )
-    max_value: WholeNumber = setting(
+    max_value: Annotated[int, Field(ge=0, le=65535, strict=True)] = setting(
         0,
         "Data",
         "the stored value of white in your own images or arrays of 8 or 16 bits, as 4095 for 12 of them (0: 255, or of"

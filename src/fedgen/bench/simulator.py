@@ -51,7 +51,7 @@ def set_up(algorithm: str, dataset: Dataset | None = None, **settings: Any) -> S
     """The paper's settings for MNIST, or others."""
     layer = {"algorithms": [algorithm], **{key.replace("__", "."): value for key, value in settings.items()}}
     if dataset is not None:
-        layer["dataset"] = dataset.name
+        layer |= {"dataset": dataset.name, "train_fraction": 0.5}
     return prepare(resolve(layer, own=() if dataset is None else ("dataset",)), dataset)
 
 

@@ -68,10 +68,8 @@ def _table(paths: Sequence[Path], columns: Columns, kind: str, opened: Callable[
             raise FedgenError(f"{path} has other columns or types than {paths[0].name}; parts of one table must agree")
 
     def read(names: Sequence[str]) -> Any:
-        parts = [
-            _guarded(path, kind, lambda _, s=source: s.read(names)) for path, source in zip(paths, sources, strict=True)
-        ]
-        return pa.concat_tables(parts)
+        pairs = zip(paths, sources, strict=True)
+        return pa.concat_tables([_guarded(path, kind, lambda _, s=source: s.read(names)) for path, source in pairs])
 
     return _checked(place, schema, columns, read)
 
@@ -120,8 +118,8 @@ def _labels(column: Any, names: tuple[str, ...], name: str, place: Path) -> tupl
     if names and (whole.min() < 0 or whole.max() >= len(names)):
         odd = whole[(whole < 0) | (whole >= len(names))][0]
         raise FedgenError(
-            f"{place}: label {odd} in column '{name}' is none of its {len(names)} classes; -1 stands for a sample without"
-            " a label: take out such rows"
+            f"{place}: label {odd} in column '{name}' is none of its {len(names)} classes (-1 stands for a sample"
+            " without a label); take out such rows"
         )
     return whole, names
 
@@ -171,12 +169,8 @@ def _numbers(column: Any, name: str, place: Path) -> NDArray[Any]:
             f"{place}: column '{name}' has lists; give each of their numbers a column, or save arrays as .npz"
             f" (docs/data.md), or leave it out: --set dataset.drop={name}"
         )
-    if not (
-        pa.types.is_boolean(kind)
-        or pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-    ):
+    kinds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    if not any(is_kind(kind) for is_kind in kinds):
         raise no_numbers(name, place, f"values of type {kind}")
     if pa.types.is_boolean(kind):
         column = column.cast(pa.uint8())

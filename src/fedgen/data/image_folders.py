@@ -94,6 +94,6 @@ def _common_mode(images: Images, names: list[str], modes: list[Mode]) -> Mode:
     if other is not None:
         deep = names[modes.index("I;16")]
         raise FedgenError(
-            f"{images.place / deep} is grey with 16 bits and {other} is not; store all images with 8 bits, or all with 16"
+            f"{images.place / deep} is grey with 16 bits and {other} is not; store all images with 8 bits, or all so"
         )
     return "I;16"

@@ -80,8 +80,8 @@ def decode(
                     )
             if cut and array.max() < _DARK:
                 raise FedgenError(
-                    f"{images.place} has colours of 16 bits that use only the lower ones, of which only the upper 8 can be"
-                    " read; store the images with 8 bits for each colour"
+                    f"{images.place} has colours of 16 bits that do not use all of them, and only the upper 8 can be read;"
+                    " store the images with 8 bits for each colour"
                 )
             array.flush()
             del array
@@ -101,7 +101,7 @@ def _pixels(image: Image.Image, mode: Mode, size: tuple[int, int], what: str) ->
         raise FedgenError(
             f"{what} has values of 32 bits, of which nobody can tell the range; store images with 8 or 16 bits"
         )
-    if not image.mode.startswith("I;16"):
+    if mode != "I;16":
         return np.asarray(image.convert(mode).resize(size))
     values = np.asarray(image).astype(np.uint16)
     if image.size == size:

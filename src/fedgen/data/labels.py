@@ -1,6 +1,6 @@
 """Labels by name: words and other values as the numbers 0, 1, 2 ..., and those numbers as names."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from fedgen.errors import FedgenError
 _SHOWN = 12  # names in an error message
 
 
-def checked_names(names: Sequence[str], classes: int, place: str) -> tuple[str, ...]:
+def checked_names(names: Iterable[Any], classes: int, place: str) -> tuple[str, ...]:
     """The names of so many classes, each its own."""
     named = tuple(str(name) for name in names)
     if len(named) != classes:

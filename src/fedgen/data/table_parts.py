@@ -78,7 +78,7 @@ def _read(paths: Sequence[Path], columns: Columns) -> Table:
         return reader(paths, columns)
     if len(paths) > 1:
         raise FedgenError(
-            f"{paths[0].parent} has {len(paths)} CSV files ({paths[0].name}, {paths[1].name} ...); put them into one, or"
+            f"{paths[0].parent} has {len(paths)} CSV files ({paths[0].name}, {paths[1].name} ...); make them one, or"
             " name them train.csv and test.csv"
         )
     return read_csv(paths[0], columns)

@@ -59,8 +59,8 @@ class TaskSettings(BaseModel):
         checked_names(self.names, self.classes, "class_names")
         if self.dtype == "uint16" and not self.max_value:
             raise FedgenError(
-                "samples of uint16 need max_value, as 4095 where 12 bits are used or 65535 for all: all sites must scale"
-                " alike, and none sees the others' values"
+                "samples of uint16 need max_value, as 4095 where 12 bits are used or 65535 for all: all sites must"
+                " scale alike, and none sees the others' values"
             )
         if self.dtype == "float32" and self.max_value:
             raise FedgenError("max_value is for samples of uint8 or uint16; float32 is taken as it is")

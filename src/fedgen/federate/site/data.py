@@ -86,10 +86,9 @@ def checked_shape(x: NDArray[Any], shape: tuple[int, ...], task: TaskSettings, w
         x = x.astype(np.float32, copy=False)
     if x.dtype != task.dtype:
         raise FedgenError(f"{what} samples are of type {x.dtype}; the federation's are {task.dtype}")
-    if x.dtype.kind == "u" and len(x) and (largest := largest_of(x)) > task.form.max_value:
-        raise FedgenError(
-            f"{what} samples have values up to {largest:,}; the federation's max_value is {task.form.max_value:,}"
-        )
+    white = task.form.max_value
+    if x.dtype.kind == "u" and (largest := largest_of(x)) > white:
+        raise FedgenError(f"{what} samples have values up to {largest:,}; the federation's max_value is {white:,}")
     if x.dtype == np.float32 and not np.isfinite(x).all():
         raise FedgenError(f"{what} samples have values that are NaN or infinite; leave them out")
     return x
