@@ -82,7 +82,7 @@ def from_arrays(
     Labels are whole numbers from 0, named by `class_names`, or words. Samples of 16 bits are scaled by `max_value`, or
     by the largest value of as many bits as those of the training samples use.
     """
-    y_train, y_test = np.asarray(y_train), np.asarray(y_test)
+    y_train, y_test, class_names = np.asarray(y_train), np.asarray(y_test), list(class_names)
     if "U" in (y_train.dtype.kind, y_test.dtype.kind):
         (y_train, y_test), class_names = number_words([y_train, y_test], name)
     x, y = _checked_part(name, "train", x_train, y_train, channels)

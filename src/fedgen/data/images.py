@@ -80,8 +80,8 @@ def decode(
                     )
             if cut and array.max() < _DARK:
                 raise FedgenError(
-                    f"{images.place} has colours of 16 bits that do not use all of them, and only the upper 8 can be read;"
-                    " store the images with 8 bits for each colour"
+                    f"{images.place} has colours of 16 bits that do not use all of them, and only the upper 8 can be"
+                    " read; store the images with 8 bits for each colour"
                 )
             array.flush()
             del array

@@ -1,4 +1,4 @@
-"""The user's own data as it lies: arrays, tables, idx files, image folders, and what `datasets` of Hugging Face saves."""
+"""The user's own data as it lies: arrays, tables, idx files, image folders, and what Hugging Face's library saves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
