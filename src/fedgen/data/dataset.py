@@ -93,11 +93,12 @@ def from_arrays(
             " they must be alike"
         )
     classes = len(class_names) or int(y.max()) + 1
-    names = checked_names(class_names or range(classes), classes, name)
+    names = checked_names(class_names, classes, name) if class_names else ()
     if y.max() >= classes:
         raise FedgenError(f"{name}: there is a label {y.max()}, and {classes} classes have names; name each")
     if y.min() == y.max():
-        raise FedgenError(f"{name}: all training samples have label {names[y.max()]}; there is nothing to tell apart")
+        only = names[y[0]] if names else y[0]
+        raise FedgenError(f"{name}: all training samples have label {only}; there is nothing to tell apart")
     if y2.max() >= classes:
         raise FedgenError(f"{name}: the test set has label {y2.max()}, which the training set does not")
     white, said_of_it = white_of(x, max_value, name)

@@ -38,7 +38,7 @@ def own(
     *,
     size: Count | None = None,
     scale: Scale = "signed",
-    drop: str = "",
+    drop: str | None = None,
 ) -> Dataset:
     """One's own data: an .npz file, a table (CSV, Parquet), a folder of these, of idx files, or of images by class.
 
@@ -61,11 +61,15 @@ def own(
     return dataset
 
 
-def read_parts(path: Path, reading: Reading, *, size: int | None = None, drop: str = "", whole: bool = True) -> Parts:
+def read_parts(
+    path: Path, reading: Reading, *, size: int | None = None, drop: str | None = None, whole: bool = True
+) -> Parts:
     """What is at the path; not a `whole` dataset but a site's may lack test samples, and have a single class."""
     if not path.exists():
         raise FedgenError(f"dataset {path} does not exist; give a dataset's name, a file ({_named()}) or a folder")
-    columns = Columns(reading.label, reading.user, tuple(filter(None, (name.strip() for name in drop.split(",")))))
+    columns = Columns(
+        reading.label, reading.user, tuple(filter(None, (name.strip() for name in (drop or "").split(","))))
+    )
     if path.is_file():
         if path.suffix.lower() in TABLES:
             return read_table_file(path, columns, size, whole=whole)
