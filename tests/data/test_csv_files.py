@@ -146,7 +146,7 @@ def test_several_files_that_are_named_by_nothing(tmp_path: Path) -> None:
         (GOOD.encode("utf-16"), "cannot be read as a CSV file in UTF-8"),
         (GOOD.replace("cat", "k\xe4tzchen").encode("latin-1"), "cannot be read as a CSV file in UTF-8"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "cannot be read as a CSV file in UTF-8"),
-        ("a,b,species\n1,\x002,cat\n", "mine.csv.*(NUL|words)"),
+        ("a,b,species\n1,\x002,cat\n", "NUL|words"),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path: Path, text: str | bytes, message: str) -> None:

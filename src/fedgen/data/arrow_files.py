@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgen.data.tables import Columns, Table, float_column, label_numbers, label_values, lacks_label, no_numbers
+from fedgen.data.tables import (
+    Columns,
+    Table,
+    dropping,
+    float_column,
+    has_words,
+    label_numbers,
+    label_values,
+    lacks_label,
+    no_numbers,
+)
 from fedgen.errors import FedgenError
 
 
@@ -61,15 +71,14 @@ def _table(paths: Sequence[Path], columns: Columns, kind: str, opened: Callable[
     import pyarrow as pa
 
     place = paths[0] if len(paths) == 1 else paths[0].parent
-    sources = [_guarded(path, kind, opened) for path in paths]
-    schema = sources[0].schema
-    for path, source in zip(paths, sources, strict=True):
+    source_of = {path: _guarded(path, kind, opened) for path in paths}
+    schema = source_of[paths[0]].schema
+    for path, source in source_of.items():
         if not source.schema.equals(schema):
             raise FedgenError(f"{path} has other columns or types than {paths[0].name}; parts of one table must agree")
 
     def read(names: Sequence[str]) -> Any:
-        pairs = zip(paths, sources, strict=True)
-        return pa.concat_tables([_guarded(path, kind, lambda _, s=source: s.read(names)) for path, source in pairs])
+        return pa.concat_tables([_guarded(path, kind, lambda path: source_of[path].read(names)) for path in paths])
 
     return _checked(place, schema, columns, read)
 
@@ -89,7 +98,7 @@ def _checked(place: Path, schema: Any, columns: Columns, read: Callable[[Sequenc
     if len(images) > 1:
         raise FedgenError(
             f"{place} has several columns of images ({', '.join(images)}); leave out all but one:"
-            f" --set dataset.drop={','.join(images[1:])}"
+            f" {dropping(*images[1:])}"
         )
     said = [columns.label, *([columns.user] if columns.user else [])]
     table = read(said if images else [*said, *features])
@@ -163,11 +172,11 @@ def _numbers(column: Any, name: str, place: Path) -> NDArray[Any]:
     kind = column.type
     if pa.types.is_dictionary(kind) or _is_text(kind):
         example = next((str(word) for word in column.slice(0, 100).to_pylist() if word is not None), "")
-        raise no_numbers(name, place, f"words ('{example[:30]}')")
+        raise has_words(name, place, example, "")
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         raise FedgenError(
             f"{place}: column '{name}' has lists; give each of their numbers a column, or save arrays as .npz"
-            f" (docs/data.md), or leave it out: --set dataset.drop={name}"
+            f" (docs/data.md), or leave it out: {dropping(name)}"
         )
     kinds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not any(is_kind(kind) for is_kind in kinds):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgen.data.tables import MISSING, Columns, Table, float_column, label_values, lacks_label, lacks_value, no_numbers
+from fedgen.data.tables import MISSING, Columns, Table, float_column, has_words, label_values, lacks_label, lacks_value
 from fedgen.errors import FedgenError
 
 _BLOCK = 10_000  # lines turned into numbers at a time: as text they take far more memory
@@ -96,7 +96,7 @@ class _Block:
             raise FedgenError(
                 f"{self._path}: column '{name}' has '{text.strip()}' in {self._where(row)}; write decimals with a point"
             )
-        raise no_numbers(name, self._path, f"words ('{text.strip()[:30]}' in {self._where(row)})")
+        raise has_words(name, self._path, text.strip(), f" in {self._where(row)}")
 
     def _where(self, row: int) -> str:
         return f"line {self._lines[row]}"

@@ -1,5 +1,6 @@
 """Tables: a column of labels, perhaps one of users, and columns of numbers or one of images."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,7 @@ def float_column(values: NDArray[np.float64], name: str, place: Path, where: Cal
             raise lacks_value(name, place, where(row))
         raise FedgenError(
             f"{place}: column '{name}' has {values[row]:g} in {where(row)}, which is too large a number (beyond 3e38);"
-            f" correct it, or leave the column out: --set dataset.drop={name}"
+            f" correct it, or leave the column out: {dropping(name)}"
         )
     return narrow
 
@@ -91,7 +92,7 @@ def lacks_value(name: str, place: Path, where: str) -> FedgenError:
     """The error for a missing value in a column of numbers."""
     return FedgenError(
         f"{place}: column '{name}' lacks a value in {where}; fill the gaps in (with the column's mean, say), take out"
-        f" such rows, or leave the column out: --set dataset.drop={name}"
+        f" such rows, or leave the column out: {dropping(name)}"
     )
 
 
@@ -100,12 +101,26 @@ def lacks_label(name: str, place: Path, where: str) -> FedgenError:
     return FedgenError(f"{place}: column '{name}' lacks a value in {where}; take out rows without one")
 
 
+def has_words(name: str, place: Path, example: str, where: str) -> FedgenError:
+    """The error for a column of words among those of the samples."""
+    return FedgenError(
+        f"{place}: column '{name}' has words ('{example[:30]}'{where}), and samples are numbers; turn it into numbers"
+        f" (pandas.get_dummies makes a column for each word), leave it out ({dropping(name)}), or say that it names the"
+        f" samples' users (--user {shlex.quote(name)})"
+    )
+
+
 def no_numbers(name: str, place: Path, what: str) -> FedgenError:
     """The error for a column of which nothing can be learned as it is."""
     return FedgenError(
-        f"{place}: column '{name}' has {what}, and samples are numbers; turn it into numbers (pandas.get_dummies makes"
-        f" a column for each word), or leave it out: --set dataset.drop={name}"
+        f"{place}: column '{name}' has {what}, and samples are numbers; turn it into numbers, or leave it out:"
+        f" {dropping(name)}"
     )
+
+
+def dropping(*names: str) -> str:
+    """The option that leaves columns out."""
+    return f"--set {shlex.quote('dataset.drop=' + ','.join(names))}"
 
 
 def label_values(words: NDArray[Any], name: str, place: Path) -> NDArray[Any]:
