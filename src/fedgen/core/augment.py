@@ -1,8 +1,8 @@
 """Augmentation: each sample of a mini-batch randomly shifted, mirrored or cropped, anew in each step.
 
-A shifted or cropped image consists of the rows and columns of the original at other places, between which is
-interpolated: a product with one matrix for the rows and one for the columns. Many users' mini-batches at once are then
-batched matrix products, which suit a GPU better than a gather of each sample's own pixels.
+A shifted or cropped image consists of the rows and columns of the original at other places; a crop's lie between those
+of the original, and are interpolated. Gathering the pixels is faster than products with matrices of weights, on CPU and
+GPU alike (docs/training.md).
 """
 
 import jax
@@ -33,9 +33,7 @@ def augmented(x: Array, federation: Federation, key: Array) -> Array:
     if "shift" in kinds or "crop" in kinds:
         rows = _places(images.shape[1], kinds, down, part, top)
         columns = _places(images.shape[2], kinds, right, part, left)
-        exact = jax.lax.Precision.HIGHEST
-        images = jnp.einsum("bih,bhwc->biwc", _weights(rows), images, precision=exact)
-        images = jnp.einsum("bjw,biwc->bijc", _weights(columns), images, precision=exact)
+        images = _interpolated(images, rows, columns) if "crop" in kinds else _pixels(images, rows, columns)
     if "flip" in kinds:
         images = jnp.where(mirror[:, None, None, None] < 0.5, images[:, :, ::-1], images)
     return images.reshape(x.shape)
@@ -56,6 +54,17 @@ def _places(side: int, kinds: tuple[str, ...], shift: Array, part: Array, start:
     return jnp.clip(place, 0, side - 1)
 
 
-def _weights(place: Array) -> Array:
-    """[sample, place, original] the weights of linear interpolation; at whole numbers exactly 0 and 1."""
-    return jnp.maximum(1 - jnp.abs(place[..., None] - jnp.arange(place.shape[-1])), 0)
+def _pixels(images: Array, rows: Array, columns: Array) -> Array:
+    """The pixels of each image at these rows [sample, row] and columns [sample, column], which are whole numbers."""
+    rows, columns = rows.astype(jnp.int32), columns.astype(jnp.int32)
+    return jax.vmap(lambda image, i, j: image[i[:, None], j[None, :]])(images, rows, columns)
+
+
+def _interpolated(images: Array, rows: Array, columns: Array) -> Array:
+    """The same at places between pixels, by linear interpolation between the four around."""
+    top, left = jnp.floor(rows), jnp.floor(columns)
+    bottom, right = (jnp.minimum(a + 1, n - 1) for a, n in ((top, images.shape[1]), (left, images.shape[2])))
+    down, across = (rows - top)[:, :, None, None], (columns - left)[:, None, :, None]
+    above = (1 - across) * _pixels(images, top, left) + across * _pixels(images, top, right)
+    below = (1 - across) * _pixels(images, bottom, left) + across * _pixels(images, bottom, right)
+    return (1 - down) * above + down * below
