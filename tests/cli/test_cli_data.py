@@ -40,6 +40,22 @@ def test_show_prints_the_users_and_draws_them(folder):
     ]
 
 
+def test_show_names_the_classes_and_says_what_was_noted(folder):
+    path = folder / "mine.csv"
+    path.write_text(
+        "a,clinic,kind\n" + "".join(f"{i * 9},{'ns'[i % 2]},{'ill' if i % 3 else 'well'}\n" for i in range(60))
+    )
+    words = ("--dataset", path, "--label", "kind", "--user", "clinic", "--users", 2, "--out", folder / "figures")
+    output = invoke("show", *words).output
+    assert "ill, 67%" in output
+    rows = [[cell.strip() for cell in line.split("│")] for line in output.splitlines()]
+    assert ["", "0", "ill", "32", "8", "32", ""] in rows
+    assert ["", "1", "well", "16", "4", "16", ""] in rows
+    assert "note: " in output
+    assert "column 'a' has values up to 531, and columns are not scaled" in output
+    assert "ill" in (folder / "figures/partition-mine.svg").read_text()
+
+
 def test_show_of_many_users_is_short(folder):
     result = invoke("show", "--dataset", "fashion-mnist", "--users", 200, "--partition", "iid", "--out", folder)
     assert "(170 more users)" in result.output

@@ -19,6 +19,7 @@ from fedgen.errors import FedgenError
 _READERS: dict[str, Callable[[Sequence[Path], Columns], Table]] = {".parquet": read_parquet, ".arrow": read_arrow}
 TABLES = (".csv", ".tsv", *_READERS)
 _DATA = "data"  # the folder of a dataset on Hugging Face's hub in which its files are
+_LARGE = 100  # numbers beyond this are said to be so
 _WORD = re.compile(r"[A-Za-z0-9]+")
 
 
@@ -97,10 +98,24 @@ def _assembled(tables: Sequence[Table], rows: Sequence[NDArray[Any]], size: int 
     users = None if train.users is None else train.users[rows[0]]
     said = tuple(dict.fromkeys([*notes, *train.notes]))
     if train.x is not None and test.x is not None:
+        said += _said_of_ranges(train)
         return Parts(train.x[rows[0]], y[rows[0]], test.x[rows[1]], y_test[rows[1]], users, names, said)
     x = _images(tables, rows, size)
     cut = len(rows[0])
     return Parts(x[:cut], y[rows[0]], x[cut:], y_test[rows[1]], users, names, said)
+
+
+def _said_of_ranges(table: Table) -> tuple[str, ...]:
+    """What to say of a column whose numbers are so large that training would suffer from them."""
+    assert table.x is not None
+    largest = np.abs(table.x).max(axis=0)
+    worst = int(largest.argmax())
+    if largest[worst] <= _LARGE:
+        return ()
+    return (
+        f"{table.place}: column '{table.features[worst]}' has values up to {largest[worst]:g}, and columns are not"
+        " scaled; models learn best from columns of similar range, such as mean 0 and deviation 1",
+    )
 
 
 def _images(tables: Sequence[Table], rows: Sequence[NDArray[Any]], size: int | None) -> NDArray[Any]:
