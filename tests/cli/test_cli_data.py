@@ -42,9 +42,8 @@ def test_show_prints_the_users_and_draws_them(folder):
 
 def test_show_names_the_classes_and_says_what_was_noted(folder):
     path = folder / "mine.csv"
-    path.write_text(
-        "a,clinic,kind\n" + "".join(f"{i * 9},{'ns'[i % 2]},{'ill' if i % 3 else 'well'}\n" for i in range(60))
-    )
+    lines = [f"{i * 9},{'ns'[i % 2]},{'ill' if i % 3 else 'well'}" for i in range(60)]
+    path.write_text("\n".join(["a,clinic,kind", *lines]))
     words = ("--dataset", path, "--label", "kind", "--user", "clinic", "--users", 2, "--out", folder / "figures")
     output = invoke("show", *words).output
     assert "ill, 67%" in output

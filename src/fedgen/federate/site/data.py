@@ -35,10 +35,11 @@ def load_site_data(settings: SiteSettings, task: TaskSettings, folder: Path) -> 
         if parts.class_names:
             y = renumbered(
                 y, parts.class_names, task.names, str(path),
-                "class_names in the federation's task.toml (`fedgen federate init --classes cat,dog`) has those of all"
-                " sites",
+                "rename it, or add it to class_names in task.toml, which all sites share (`fedgen federate init"
+                " --classes cat,dog,emu`)",
             )  # fmt: skip
-        x = channels_last(np.asarray(x), settings.channels, f"{path}: {what}")
+        if x.shape[1:] != shape:
+            x = channels_last(np.asarray(x), settings.channels, f"{path}: {what}")
         loaded.append(checked_samples(x, y, shape, task, f"{path}: {what}"))
     if not len(loaded[0][0]):
         raise FedgenError(f"{path} has no training samples")
