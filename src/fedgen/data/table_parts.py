@@ -120,10 +120,8 @@ def _said_of_ranges(table: Table) -> tuple[str, ...]:
 
 def _images(tables: Sequence[Table], rows: Sequence[NDArray[Any]], size: int | None) -> NDArray[Any]:
     """The images of these rows of the tables, one after the other."""
-    names = [f"{part}, row {row + 1}" for part, own in enumerate(rows) for row in own]
-    where = {name: (part, int(row)) for name, (part, row) in zip(
-        names, ((part, row) for part, own in enumerate(rows) for row in own), strict=True
-    )}  # fmt: skip
+    prefix = ["", "" if tables[0] is tables[1] else "test "]
+    where = {f"{prefix[part]}row {row + 1}": (part, int(row)) for part, own in enumerate(rows) for row in own}
     stamps = [_stamp(table.place) for table in tables]
 
     def read(name: str) -> bytes:
@@ -133,7 +131,9 @@ def _images(tables: Sequence[Table], rows: Sequence[NDArray[Any]], size: int | N
         return image(row)
 
     place = tables[0].place
-    return decoded(Images(place, read, lambda name: stamps[where[name][0]]), names, size, f"decoding {place.name}")
+    return decoded(
+        Images(place, read, lambda name: stamps[where[name][0]]), list(where), size, f"decoding {place.name}"
+    )
 
 
 def _stamp(place: Path) -> str:
