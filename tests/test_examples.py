@@ -30,6 +30,13 @@ def test_own_model() -> None:
     assert scores["fedavg"] > 60
 
 
+@pytest.mark.slow
+def test_own_csv() -> None:
+    names, scores = map(eval, _run("examples/own_csv.py").splitlines())
+    assert names == ["adelie", "chinstrap", "gentoo"]
+    assert min(scores["fedgen"], scores["fedavg"]) > 70
+
+
 def test_the_readme_shows_the_own_model_example() -> None:
     """The README's Python is the example's, so running the one is running the other."""
     (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
