@@ -330,7 +330,7 @@ def checked(schema: type[BaseModel], values: Mapping[str, Any], prefix: str) -> 
         first = error.errors()[0]
         where = prefix + ".".join(str(part) for part in first["loc"] if isinstance(part, str))
         what = first["msg"].replace("Input should be ", "must be ").replace("Input ", "")
-        what = what.replace("a valid tuple", "a list, as [1, 2]").split(", unable to parse")[0]
+        what = what.replace("a valid tuple", f"a list, as {[first['input']]}").split(", unable to parse")[0]
         raise FedgenError(f"{where} {what}, not {first['input']!r}") from None
 
 

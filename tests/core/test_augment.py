@@ -68,6 +68,8 @@ def test_what_is_no_image_is_refused() -> None:
     data, settings = fedgen.from_arrays(x, y, x, y), {"model": "mlp", "users": 2, "active": 1, "partition": "iid"}
     with pytest.raises(FedgenError, match=r"augment flip is for images .* of shape \(5,\); leave it out"):
         fedgen.simulate("fedavg", data=data, augment=["flip"], **settings)
+    with pytest.raises(FedgenError, match=r"augment must be a list, as \['flip'\], not 'flip'"):
+        fedgen.simulate("fedavg", augment="flip")
     with pytest.raises(FedgenError, match="augment must be 'shift', 'flip' or 'crop', not 'rotate'"):
         fedgen.simulate("fedavg", augment=["rotate"])
 

@@ -19,6 +19,8 @@ def test_words_as_labels(tmp_path: Path) -> None:
     data = fedgen.from_arrays(X, WORDS, X, list(WORDS))
     assert data.class_names == ("cat", "dog", "emu")
     assert data.y_train.tolist() == data.y_test.tolist() == [2, 0, 1] * 2
+    for words in (WORDS.astype(object), WORDS.astype("S")):
+        assert fedgen.from_arrays(X, words, X, WORDS).y_train.tolist() == [2, 0, 1] * 2
     np.savez(tmp_path / "mine.npz", x_train=X, y_train=WORDS, x_test=X[:2], y_test=WORDS[:2])
     data = load(str(tmp_path / "mine.npz"))
     assert data.class_names == ("cat", "dog", "emu")
@@ -26,6 +28,10 @@ def test_words_as_labels(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x_train=X, y_train=WORDS, x_test=X[:2], y_test=["owl", "cat"])
     with pytest.raises(FedgenError, match="class 'owl' has no training samples"):
         load(str(tmp_path / "mine.npz"))
+    with pytest.raises(FedgenError, match="class 'owl' has no training samples"):
+        fedgen.from_arrays(X, WORDS, X[:2], ["owl", "cat"])
+    with pytest.raises(FedgenError, match="some labels are words and some numbers"):
+        fedgen.from_arrays(X, [0, 1, 2] * 2, X, WORDS)
     with pytest.raises(FedgenError, match="a label is empty"):
         fedgen.from_arrays(X, [*WORDS[:-1], " "], X, WORDS)
 

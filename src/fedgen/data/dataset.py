@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgen.data.labels import checked_names, number_words
+from fedgen.data.labels import checked_names, labels_of, number_words
 from fedgen.errors import FedgenError
 
 # How bytes become the model's input: (x/255 - 0.5) / 0.5, or x/255; with 16 bits `max_value` is in place of 255.
@@ -82,9 +82,11 @@ def from_arrays(
     Labels are whole numbers from 0, named by `class_names`, or words. Samples of 16 bits are scaled by `max_value`, or
     by the largest value of as many bits as those of the training samples use.
     """
-    y_train, y_test, class_names = np.asarray(y_train), np.asarray(y_test), list(class_names)
+    y_train, y_test, class_names = labels_of(y_train), labels_of(y_test), list(class_names)
     if "U" in (y_train.dtype.kind, y_test.dtype.kind):
         (y_train, y_test), class_names = number_words([y_train, y_test], name)
+        if len(only := np.setdiff1d(y_test, y_train)):
+            raise FedgenError(f"{name}: class '{class_names[only[0]]}' has no training samples, only others")
     x, y = _checked_part(name, "train", x_train, y_train, channels)
     x2, y2 = _checked_part(name, "test", x_test, y_test, channels)
     if x.shape[1:] != x2.shape[1:] or x.dtype != x2.dtype:

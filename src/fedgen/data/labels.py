@@ -22,8 +22,20 @@ def checked_names(names: Iterable[Any], classes: int, place: str) -> tuple[str, 
     return named
 
 
+def labels_of(values: Any) -> NDArray[Any]:
+    """Labels as an array: of text, where they are words, whichever type they came in; else as they are."""
+    labels = np.asarray(values)
+    if labels.dtype.kind == "S":
+        return np.char.decode(labels, "utf-8", "replace")
+    if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat):  # as pandas has words
+        return labels.astype(str)
+    return labels
+
+
 def number_words(parts: Sequence[NDArray[Any]], place: str) -> tuple[list[NDArray[np.int32]], tuple[str, ...]]:
     """Labels that are words, of all parts of a dataset, as numbers in alphabetical order; and the words."""
+    if len({part.dtype.kind for part in parts if len(part)}) > 1:
+        raise FedgenError(f"{place}: some labels are words and some numbers; make all words, or all numbers from 0")
     words = [np.char.strip(part) if part.dtype.kind == "U" else part.astype(str) for part in parts]
     if any(part.ndim != 1 for part in parts):
         raise FedgenError(f"{place}: labels must be a list, one for each sample, not of shape {parts[0].shape}")

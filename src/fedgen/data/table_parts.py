@@ -1,5 +1,6 @@
 """Tables as data: one file, or a folder with files for training and for testing, as they are commonly saved."""
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -139,4 +140,5 @@ def _images(tables: Sequence[Table], rows: Sequence[NDArray[Any]], size: int | N
 def _stamp(place: Path) -> str:
     """What changes when a table's files do."""
     files = sorted(path for path in place.iterdir() if path.suffix in TABLES) if place.is_dir() else [place]
-    return " ".join(f"{file.resolve()} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
+    stamps = [f"{file.resolve()} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+    return hashlib.sha256("\n".join(stamps).encode()).hexdigest()[:16]

@@ -11,7 +11,7 @@ from fedgen.core.contract import Count
 from fedgen.data.dataset import Channels, Dataset, Scale, from_arrays
 from fedgen.data.idx import is_idx, read_idx_parts
 from fedgen.data.image_folders import has_images, read_image_folders
-from fedgen.data.labels import number_words
+from fedgen.data.labels import labels_of, number_words
 from fedgen.data.npz import read_npz
 from fedgen.data.parts import Parts
 from fedgen.data.table_parts import TABLES, has_tables, read_table_file, read_table_folder
@@ -101,6 +101,7 @@ def _read_npz(path: Path, whole: bool) -> Parts:
     arrays: dict[str, Any] = read_npz(path, required, (*others, "user_train", "class_names"))
     x, y = (arrays[name] for name in _TRAIN)
     x_test, y_test = arrays.get("x_test", x[:0]), arrays.get("y_test", y[:0])
+    y, y_test = labels_of(y), labels_of(y_test)
     names = tuple(map(str, np.atleast_1d(arrays["class_names"]).tolist())) if "class_names" in arrays else ()
     if "U" in (y.dtype.kind, y_test.dtype.kind):
         (y, y_test), names = number_words([y, y_test], str(path))

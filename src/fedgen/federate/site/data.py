@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgen.data.dataset import channels_last, largest_of
-from fedgen.data.labels import number_words, renumbered
+from fedgen.data.labels import labels_of, number_words, renumbered
 from fedgen.data.parts import Parts
 from fedgen.data.sources import load, own_path
 from fedgen.data.sources.own import Reading, own, read_parts
@@ -63,7 +63,7 @@ def checked_samples(
 ) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """Samples and labels, after checking them against the task."""
     x = checked_shape(x, shape, task, what)
-    labels = np.asarray(y)
+    labels = labels_of(y)
     if labels.dtype.kind == "U":
         (labels,), names = number_words([labels], what)
         labels = renumbered(labels, names, task.names, what, "name the classes as the federation does")
