@@ -52,6 +52,7 @@ SMALL: dict[str, Any] = {
     "batch_size": 8,
     "eval_every": 1,
     "alpha": 0.5,
+    "train_fraction": 0.5,
     "model.hidden": 12,
     "model.latent": 6,
     "partition.min_samples": 2,

@@ -1,8 +1,10 @@
 """The presets against the specification's table, written out."""
 
+from pathlib import Path
+
 import pytest
 
-from fedgen.config import resolve
+from fedgen.config import read_toml, resolve, to_toml
 from fedgen.errors import FedgenError
 
 # The algorithms of the paper, which the presets are about.
@@ -76,6 +78,19 @@ def test_emnist_and_celeba_differ_as_said() -> None:
     emnist = resolve({"preset": "reference", "dataset": "emnist"}).of("fedgen")
     assert (emnist["beta"], emnist["generator_lr"]) == (1.0, 1e-4)
     assert resolve({"dataset": "celeba"}).of("fedgen")["hidden"] == 128
+
+
+def test_own_data_is_used_whole_and_the_papers_by_half(tmp_path: Path) -> None:
+    for name, fraction in {"mnist": 0.5, "emnist": 0.5, "fashion-mnist": 0.5, "cifar10": 0.5, "celeba": 1.0}.items():
+        assert resolve({"dataset": name}).train_fraction == fraction
+        assert resolve({"dataset": name}, own={"dataset"}).train_fraction == fraction, "by its name"
+    assert resolve({"dataset": "arrays"}, own={"dataset"}).train_fraction == 1.0
+    own = resolve({"dataset": str(tmp_path / "mine.csv")})
+    assert own.train_fraction == 1.0
+    assert resolve({"dataset": str(tmp_path / "mine.csv"), "train_fraction": 0.5}).train_fraction == 0.5
+    kept = tmp_path / "config.toml"
+    kept.write_text(to_toml(own).replace("train_fraction = 1.0", "train_fraction = 0.5"))
+    assert resolve(read_toml(kept)).train_fraction == 0.5, "a configuration that was written before"
 
 
 def test_tuned_changes_rates_and_fedgens_weights_only() -> None:

@@ -20,7 +20,7 @@ from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS, loader_of, own_path
 from fedgen.errors import FedgenError, unknown
 from fedgen.models import MODELS
-from fedgen.presets import DATASET_PRESETS, PRESETS
+from fedgen.presets import PRESETS, of_dataset
 from fedgen.registry import Registry, check_origin, is_absent, options_of
 
 Layer = Mapping[str, Any]
@@ -43,8 +43,24 @@ class RunConfig(Federation):
     dataset: str = setting(
         "mnist",
         "Data",
-        "the data: a name of `fedgen list`, package.module:function, or the path of an .npz file, of a folder of idx"
-        " files or of one with images in a folder for each class",
+        "the data: a name of `fedgen list`, package.module:function, or the path of your own: an .npz, CSV or Parquet"
+        " file, a folder of those, of idx files, or with images in a folder for each class",
+    )
+    label: str = setting("label", "Data", "the column of a table (CSV, Parquet) that has the labels")
+    user: str = setting(
+        "", "Data", "the column of a table that has the natural user of each sample; partition is then natural"
+    )
+    channels: Literal["auto", "last", "first"] = setting(
+        "auto",
+        "Data",
+        "where the channels of your own arrays are: last, as in [height, width, channel], or first; auto: last, but"
+        " what looks like first is refused",
+    )
+    max_value: Annotated[int, Field(ge=0, le=65535, strict=True)] = setting(
+        0,
+        "Data",
+        "the stored value of white in your own images or arrays of 8 or 16 bits, as 4095 for 12 of them (0: 255, or of"
+        " 16 bits the largest value of as many bits as the training samples use)",
     )
     data_dir: str = setting(
         "",
@@ -111,6 +127,7 @@ class RunConfig(Federation):
         return tuple(range(self.seed, self.seed + self.seeds))
 
 
+READING = ("label", "user", "channels", "max_value")  # how one's own files are read
 TABLES = ("plugins", "options")  # fields that are tables, not settings
 
 # The sections of options that are no algorithm's, and which of their builder's options are settings of the run.
@@ -137,10 +154,10 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     preset = chosen.get("preset", "paper")
     if preset not in PRESETS:
         raise unknown("preset", str(preset), PRESETS)
-    dataset = chosen.get("dataset", "mnist")
+    natural = {"partition": "natural"} if chosen.get("user") else {}
 
     flat: dict[str, Any] = {}
-    for layer in (PRESETS[preset], DATASET_PRESETS.get((preset, dataset), {}), *layers):
+    for layer in (PRESETS[preset], of_dataset(preset, chosen.get("dataset", "mnist")), natural, *layers):
         for key in layer:
             if key in PER_ALGORITHM:  # said for all, it also replaces what a weaker layer said for one
                 flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}") or k.split(".")[0] in _PASSED}
@@ -151,7 +168,9 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
         if key not in RunConfig.model_fields or key == "options":
             raise unknown("setting", key, set(RunConfig.model_fields) - set(TABLES))
     config = checked(RunConfig, settings, "")
-    if "dataset" not in own and (place := own_path(config.dataset)) is not None:
+    place = None if "dataset" in own else own_path(config.dataset)
+    _check_reading(config, is_path=place is not None)
+    if place is not None:
         config = config.model_copy(update={"dataset": str(place)})  # so that the run can be repeated from elsewhere
     paths = {key: getattr(config, key) for key in ("data_dir", "user_file", "partition_file")}
     config = config.model_copy(update={k: str(Path(v).expanduser().resolve()) for k, v in paths.items() if v})
@@ -177,6 +196,18 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
         options[section] = _options(section, builder, given.get(section, {}))
     used = (*builders, *config.algorithms)
     return config.model_copy(update={"options": {section: options[section] for section in used}})
+
+
+def _check_reading(config: RunConfig, *, is_path: bool) -> None:
+    """Refuse settings that would count for nothing: those of how files are read, without files of one's own."""
+    given = [key for key in READING if getattr(config, key) != RunConfig.model_fields[key].default]
+    if given and not is_path:
+        raise FedgenError(
+            f"{given[0]} says how your own files are read, and dataset '{config.dataset}' is not the path of any; leave"
+            " it out" + (", or did you mean --users?" if given[0] == "user" else "")
+        )
+    if config.user and config.user_file:
+        raise FedgenError("user names a column of users and user_file a file of them; give one of the two")
 
 
 def _plugins(config: RunConfig, own: Container[str]) -> Iterator[tuple[str, str]]:
@@ -300,7 +331,7 @@ def checked(schema: type[BaseModel], values: Mapping[str, Any], prefix: str) -> 
         first = error.errors()[0]
         where = prefix + ".".join(str(part) for part in first["loc"] if isinstance(part, str))
         what = first["msg"].replace("Input should be ", "must be ").replace("Input ", "")
-        what = what.replace("a valid tuple", "a list, as [1, 2]").split(", unable to parse")[0]
+        what = what.replace("a valid tuple", f"a list, as {[first['input']]}").split(", unable to parse")[0]
         raise FedgenError(f"{where} {what}, not {first['input']!r}") from None
 
 

@@ -75,6 +75,16 @@ DATASET_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("tuned", "emnist"): {"fedgen.lr": 0.03, "fedgen.w": 1.0, "fedgen.beta": 10.0},
 }
 
+# Of these the users share one half by default, as in the paper; one's own data is used whole.
+_HALVED = ("mnist", "emnist", "celeba", "fashion-mnist", "cifar10")
+OWN_DATA: dict[str, Any] = {"train_fraction": 1.0}
+
+
+def of_dataset(preset: str, dataset: str) -> dict[str, Any]:
+    """What a preset sets differently on this dataset."""
+    return DATASET_PRESETS.get((preset, dataset), {}) if dataset in _HALVED else OWN_DATA
+
+
 DESCRIPTIONS = {
     "paper": "what the paper's text and tables say (default)",
     "reference": "what the authors' released code does instead",

@@ -58,6 +58,21 @@ def test_show_refuses_what_a_run_refuses(folder):
         invoke("show", "--dataset", folder / "mine.npz", "--users", 2, "--train-fraction", 1, "--partition", "iid")
 
 
+def test_show_names_the_classes_and_says_what_was_noted(folder):
+    path = folder / "mine.csv"
+    lines = [f"{i * 9},{'ns'[i % 2]},{'ill' if i % 3 else 'well'}" for i in range(60)]
+    path.write_text("\n".join(["a,clinic,kind", *lines]))
+    words = ("--dataset", path, "--label", "kind", "--user", "clinic", "--users", 2, "--out", folder / "figures")
+    output = invoke("show", *words).output
+    assert "ill, 67%" in output
+    rows = [[cell.strip() for cell in line.split("│")] for line in output.splitlines()]
+    assert ["", "0", "ill", "32", "8", "32", ""] in rows
+    assert ["", "1", "well", "16", "4", "16", ""] in rows
+    assert "note: " in output
+    assert "column 'a' has values up to 531, and columns are not scaled" in output
+    assert "ill" in (folder / "figures/partition-mine.svg").read_text()
+
+
 def test_show_of_many_users_is_short(folder):
     result = invoke("show", "--dataset", "fashion-mnist", "--users", 200, "--partition", "iid", "--out", folder)
     assert "(170 more users)" in result.output

@@ -43,7 +43,7 @@ def test_the_proxy_can_be_limited():
 
 
 def test_natural_needs_users():
-    with pytest.raises(FedgenError, match=r"has no natural users; .*user_file"):
+    with pytest.raises(FedgenError, match=r"has no natural users; .*--user-file FILE .*--user COLUMN"):
         divided("natural", data=replace(DATA, user_train=None))
 
 

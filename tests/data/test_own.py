@@ -125,7 +125,7 @@ def test_images_of_different_size_need_a_size(tmp_path):
 
 def test_bad_folders_are_named(tmp_path):
     folder = write_class_folders(tmp_path / "pets", {"cat": 3, "dog": 1})
-    with pytest.raises(FedgenError, match=r"dog holds one image"):
+    with pytest.raises(FedgenError, match=r"pets: class 'dog' has one sample"):
         load(str(folder))
     (folder / "dog" / "0.png").unlink()
     with pytest.raises(FedgenError, match=r"dog holds no images"):
@@ -144,5 +144,5 @@ def test_paths_that_are_no_dataset(tmp_path):
         load(str(tmp_path / "nothing"))
     text = tmp_path / "notes.txt"
     text.write_text("hello")
-    with pytest.raises(FedgenError, match=r"notes.txt is neither a folder nor an .npz file"):
+    with pytest.raises(FedgenError, match=r"notes.txt is neither a folder nor a file of data"):
         load(str(text))

@@ -98,7 +98,8 @@ def test_impossible_numbers_of_labels_are_refused():
 def test_too_few_natural_users_are_refused():
     owners = np.repeat(np.arange(30), 4)
     with pytest.raises(
-        FedgenError, match=r"30 natural users cannot make 5 users of 10 each; use at most 3 users or --set"
+        FedgenError,
+        match=r"30 natural users cannot make 5 users of 10 each; use at most 3 users \(--users 3\) or --set",
     ):
         PARTITIONERS["natural"](np.zeros(120, np.int32), 5, np.random.default_rng(0), owners, group=10)
 

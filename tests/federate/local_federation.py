@@ -11,7 +11,6 @@ from fedgen.federate.journal import Journal
 from fedgen.federate.server.server import Server
 from fedgen.federate.settings import ServerSettings
 from fedgen.simulator.setup import Setup
-from helpers import small_data
 
 
 def local_federation(
@@ -22,6 +21,6 @@ def local_federation(
     names = tuple(f"site-{n}" for n in range(setup.config.users))
     proxy = "proxy.npz" if needs_proxy(setup) else ""
     server = ServerSettings(sites=names, poll=0.01, keep_rounds=True, test="test.npz", proxy=proxy, **settings)
-    deal_out(folders, setup, small_data().scale, server)
+    deal_out(folders, setup, server)
     grid = LocalGrid(folders.app, [folders.site(name) for name in names], tamper)
     return Server(folders.app, folders.server, "run", grid, Journal(folders.server / "log.jsonl")), grid

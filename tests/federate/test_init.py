@@ -146,7 +146,7 @@ def test_the_configuration_explains_itself_and_leaves_out_what_divides_data(
     assert not {"partition", "alpha", "train_fraction", "data_dir", "seeds"} & set(tomllib.loads(text))
     assert "[options.partition]" not in text
     layers = {"algorithms": ["feddistill+"], "preset": "tuned", "users": 2, "active": 2, "rounds": 100}
-    given = resolve({**layers, "dataset": "of-the-sites", "local_steps": 7}, own={"dataset"})
+    given = resolve({**layers, "dataset": "of-the-sites", "local_steps": 7, "train_fraction": 0.5}, own={"dataset"})
     assert AppSettings(root / "fedgen-federation", root / "server").config == given, "what is left out has its default"
 
 

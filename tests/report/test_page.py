@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError
 from fedgen.report.chart_files import save_charts
 from fedgen.report.curves import spread
 from fedgen.report.page import collect, render, write_page
 from fedgen.report.page_cells import shown
 from fedgen.report.table import Difference, Table
+from fedgen.runs.folder import RunFolder
 from fedgen.version import __version__
 from run_folders import records_of, run_folder, summary_of
 
@@ -34,6 +36,15 @@ def test_one_run_is_one_table_with_the_numbers_of_its_summary(tmp_path: Path) ->
     assert "feddistill" in section.tables[0].note
     assert not section.notices
     assert "rounds = 20" in section.chips, "the preset has 200"
+
+
+def test_classes_are_shown_by_name_where_the_folder_has_names(tmp_path: Path) -> None:
+    path = run_folder(tmp_path / "run")
+    (section,) = collect([path]).sections
+    assert section.charts[1].data["names"] == [], "an older folder has none"
+    RunFolder(path).write_data(DataForm(("healthy", "ill"), (8, 8, 1), "uint8", "signed", 255))
+    (section,) = collect([path]).sections
+    assert section.charts[1].data["names"] == ["healthy", "ill"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedgen.algorithms.predicting import predicting
 from fedgen.core.aggregate import check_aggregation
+from fedgen.core.augment import check_augmentation
 from fedgen.core.client import finetuning, keeping_optimizer
 from fedgen.core.contract import Algorithm, Federation, Task
 from fedgen.core.privacy import check_privacy
@@ -24,6 +25,7 @@ def build(
     federation = federation.with_values(**shared)
     check_aggregation(federation)
     check_recipe(federation)
+    check_augmentation(task, federation)
     algorithm = predicting(_called(builder, task, federation, own), federation)
     if algorithm.needs.proxy and task.proxy_samples == 0:
         raise FedgenError(

@@ -54,7 +54,7 @@ def set_up(algorithm: str, dataset: Dataset | None = None, network: Model | None
     layer = {"algorithms": [algorithm], **{key.replace("__", "."): value for key, value in settings.items()}}
     own = set()
     if dataset is not None:
-        layer["dataset"] = dataset.name
+        layer = {"dataset": dataset.name, "train_fraction": 0.5, **layer}
         own.add("dataset")
     if network is not None:
         layer["model"] = "own"

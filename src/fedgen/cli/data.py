@@ -1,5 +1,6 @@
 """The command line for data: `fedgen data show` and `fedgen data download`."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
 from fedgen.config import parse_setting, resolve
+from fedgen.data.dataset import Dataset
 from fedgen.data.describe import describe
 from fedgen.data.download import download as fetch
 from fedgen.data.locate import download_folder
@@ -30,7 +32,11 @@ MOST_ROWS = 30  # users listed one by one
     only=(
         "dataset",
         "data_dir",
+        "label",
+        "user",
         "user_file",
+        "channels",
+        "max_value",
         "partition",
         "partition_file",
         "alpha",
@@ -72,12 +78,17 @@ def show(
         by_alpha = "alpha" in options_of(PARTITIONERS[config.partition])
         title = f"{config.partition}, α = {config.alpha:g}" if by_alpha else config.partition
         panels[title] = counts
-        console.print(_table(f"{config.dataset}, {title}, seed {config.seed}", counts))
+        console.print(_table(f"{config.dataset}, {title}, seed {config.seed}", counts, data.class_names))
+    if data is not None:
+        console.print(_classes(data, panels))
+        for note in data.notes:
+            console.print(f"note: {note}", soft_wrap=True)
     if out is None:
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
-        paths = bubbles(panels, out, f"partition-{file_name(Path(settings.get('dataset', 'mnist')).stem)}")
+        stem = file_name(Path(settings.get("dataset", "mnist")).stem)
+        paths = bubbles(panels, out, f"partition-{stem}", data.class_names if data else ())
     except OSError as error:
         raise FedgenError(f"the figure cannot be written into {out}: {error.strerror}") from error
     console.print(f"Figure: {paths[0]} and {paths[1].name}")
@@ -100,7 +111,24 @@ def download(
     console.print(f"{name}: {len(paths)} files in {folder}; use it with --dataset {name}")
 
 
-def _table(title: str, counts: NDArray[np.int64]) -> Table:
+def _classes(data: Dataset, panels: Mapping[str, NDArray[np.int64]]) -> Table:
+    """How many samples of each class there are, and in how many users' hands."""
+    table = Table(title="Classes", title_justify="left")
+    for name in ("label", "class", "training samples", "test samples"):
+        table.add_column(name, justify="left" if name == "class" else "right")
+    for title in panels:
+        table.add_column("held by users" if len(panels) == 1 else title, justify="right")
+    train, test = (np.bincount(y, minlength=data.classes) for y in (data.y_train, data.y_test))
+    for label, name in enumerate(data.class_names):
+        if label == MOST_ROWS:
+            table.add_row("…", f"({data.classes - MOST_ROWS:,} more)")
+            break
+        held = [f"{counts[:, label].sum():,}" for counts in panels.values()]
+        table.add_row(str(label), name, f"{train[label]:,}", f"{test[label]:,}", *held)
+    return table
+
+
+def _table(title: str, counts: NDArray[np.int64], class_names: Sequence[str]) -> Table:
     users = describe(counts)
     table = Table(title=title, title_justify="left", show_footer=True)
     table.add_column("user", "mean", justify="right")
@@ -112,10 +140,13 @@ def _table(title: str, counts: NDArray[np.int64]) -> Table:
     ):
         mean = format(float(values.mean()), ".1f" if form == ".0f" else form)
         table.add_column(name, mean, justify="right")
+    table.add_column("mostly")
     rows = zip(users.samples, users.labels, users.effective, users.distance, strict=True)
     for user, (samples, labels, effective, distance) in enumerate(rows):
         if user == MOST_ROWS:
             table.add_row("…", f"({len(counts) - MOST_ROWS:,} more users)")
             break
-        table.add_row(str(user), f"{samples:,}", str(labels), f"{effective:.2f}", f"{distance:.3f}")
+        most = int(counts[user].argmax())
+        mostly = f"{class_names[most]}, {counts[user, most] / samples:.0%}"
+        table.add_row(str(user), f"{samples:,}", str(labels), f"{effective:.2f}", f"{distance:.3f}", mostly)
     return table

@@ -32,7 +32,7 @@ AGREEMENT = 1e-5  # relative, over the first rounds; later ones drift as roundin
     without=("users", "seeds", "evaluate_on", "validation"),
     defaults={"algorithms": ["fedgen"], "rounds": 5, "alpha": 0.5, "eval_every": 1},
     said={"active": "all sites"},
-    lists=("lr_milestones",),
+    lists=("lr_milestones", "augment"),
 )
 def demo(
     given: dict[str, Any],
@@ -102,7 +102,7 @@ def demo(
 
 # Not of a federation of real sites: they have their data, and are tested on what they and the server have.
 _OF_A_SIMULATION = (
-    "users", "seeds", "dataset", "data_dir", "user_file", "partition", "partition_file", "alpha", "train_fraction",
+    "users", "seeds", "dataset", "data_dir", "label", "user", "channels", "max_value", "user_file", "partition", "partition_file", "alpha", "train_fraction",
     "class_limit", "proxy_limit", "evaluate_on", "validation", "score_users",
 )  # fmt: skip
 
@@ -112,17 +112,18 @@ _OF_A_SIMULATION = (
     without=_OF_A_SIMULATION,
     defaults={"algorithms": ["fedgen"], "preset": "tuned", "rounds": 100},
     said={"active": "all sites"},
-    lists=("lr_milestones",),
+    lists=("lr_milestones", "augment"),
 )
 def init(
     given: dict[str, Any],
     folder: Annotated[Path, typer.Argument(help="The new folder.")],
     site: Annotated[list[str] | None, typer.Option(help="A site's name; give it once for each site. Needed.")] = None,
     host: Annotated[str | None, typer.Option(help="The name or address under which the sites reach the server. Needed.")] = None,
-    classes: Annotated[int | None, typer.Option(min=2, help="How many labels there are. Needed.")] = None,
+    classes: Annotated[str | None, typer.Option(help="How many labels there are, or their names: cat,dog,emu. Needed.")] = None,
     sample: Annotated[str | None, typer.Option(help="The shape of one sample, as 28,28,1. Needed.")] = None,
-    dtype: Annotated[str, typer.Option(help="uint8, float32 or int32: how samples are stored.")] = "uint8",
-    scale: Annotated[str, typer.Option(help="signed: bytes become -1 to 1; unit: 0 to 1.")] = "signed",
+    dtype: Annotated[str, typer.Option(help="uint8, uint16, float32 or int32: how samples are stored.")] = "uint8",
+    scale: Annotated[str, typer.Option(help="signed: bytes and numbers of 16 bits become -1 to 1; unit: 0 to 1.")] = "signed",
+    max_value: Annotated[int, typer.Option(min=0, max=65535, help="The stored value of white; needed with uint16: 4095 for 12 bits.")] = 0,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port that sites connect to.")] = 8000,
     bind: Annotated[str, typer.Option(help="The address on which the server's gate listens for sites.")] = "0.0.0.0",
     superlink_port: Annotated[int, typer.Option(min=1, max=65535, help="SuperLink's port on the server's loopback interface.")] = 8001,
@@ -135,7 +136,7 @@ def init(
     flower_is_installed()
     from fedgen.federate.deploy.init import begin
     from fedgen.federate.plan import Plan
-    from fedgen.federate.settings import ServerSettings, TaskSettings, check_config, task_of_settings
+    from fedgen.federate.settings import NOT_DIVIDED, ServerSettings, TaskSettings, check_config, task_of_settings
 
     raise_again()
     needed = {"--site": site, "--host": host, "--classes": classes, "--sample": sample}
@@ -143,12 +144,14 @@ def init(
         missing = [option for option, value in needed.items() if value is None]
         raise FedgenError(f"{', '.join(missing)} must be given, too; see `fedgen federate init --help`")
     settings = {"users": len(site), "active": len(site), **given, "dataset": "of-the-sites"}
-    config = resolve(settings, dict(parse_setting(text) for text in set_ or ()), own={"dataset"})
+    config = resolve(NOT_DIVIDED, settings, dict(parse_setting(text) for text in set_ or ()), own={"dataset"})
     try:
         shape = tuple(int(size) for size in sample.split(","))
     except ValueError:
         raise FedgenError(f"--sample is a shape such as 28,28,1, not '{sample}'") from None
-    task = checked(TaskSettings, {"classes": classes, "sample": shape, "dtype": dtype, "scale": scale}, "")
+    form = {"sample": shape, "dtype": dtype, "scale": scale, "max_value": max_value}
+    task: TaskSettings = checked(TaskSettings, {**_classes(classes), **form}, "")
+    task.check()
     server = checked(
         ServerSettings,
         {"sites": site, "min_sites": min(min_sites, config.active), "round_timeout": round_timeout, "strikes": strikes},
@@ -162,6 +165,19 @@ def init(
     Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
     place = begin(folder, config, task, server, host=host, port=port, bind=bind, superlink_port=superlink_port)
     console.print(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.")
+
+
+def _classes(text: str) -> dict[str, Any]:
+    """The classes as task.toml has them, from their number or their names."""
+    names = [name.strip() for name in text.split(",")]
+    if len(names) == 1:
+        try:
+            return {"classes": int(text)}
+        except ValueError:
+            raise FedgenError(f"--classes is a number, or several names such as cat,dog,emu, not '{text}'") from None
+    if "" in names:
+        raise FedgenError(f"--classes {text} has an empty name; write it as cat,dog,emu")
+    return {"classes": len(names), "class_names": names}
 
 
 @app.command()

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from fedgen.config import TABLES, RunConfig
 from fedgen.core.settings import PANELS
-from fedgen.presets import DATASET_PRESETS, PRESETS
+from fedgen.presets import DATASET_PRESETS, OWN_DATA, PRESETS
 
 _OPTIONS = {"algorithms": "--algorithm"}  # of a setting that is a list, the option names one
 _WIDE = 24  # a wider column would leave the help no room
@@ -42,7 +42,7 @@ def takes_settings(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
     said: Mapping[str, str] | None = None,
-    lists: Collection[str] = ("algorithms", "lr_milestones"),
+    lists: Collection[str] = ("algorithms", "lr_milestones", "augment"),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each of these settings; its first argument is what was given, as a layer.
 
@@ -83,6 +83,7 @@ def default_text(name: str, defaults: Mapping[str, Any] | None = None, said: Map
         for (preset, dataset), values in DATASET_PRESETS.items()
         if preset == "paper" and name in values
     }
+    others |= {"your own data": OWN_DATA[name]} if name in OWN_DATA else {}
     default = shown(SETTINGS[name].default)
     return "; ".join([default, *(f"with {option}: {shown(value)}" for option, value in others.items())])
 
@@ -97,8 +98,9 @@ def shown(value: Any) -> str:
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
-    """The values of a setting that has a fixed set of them."""
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
+    """The values of a setting (or of the items of one that is a list) that has a fixed set of them."""
+    item = scalar(annotation)
+    return get_args(item) if get_origin(item) is Literal else ()
 
 
 def scalar(annotation: Any) -> Any:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedgen.core.augment import augmented
 from fedgen.core.contract import Algorithm, Array, Batch, Federation, Local, Loss, Pass, Step, Task, Tree
 from fedgen.core.losses import cross_entropy
 from fedgen.core.optimise import descend
@@ -18,6 +19,7 @@ from fedgen.errors import FedgenError
 
 PASS_CHUNK = 64  # samples of one step of a pass over a user's data
 _NETWORK = 0x6E657477  # folded into a step's key for what the network itself draws
+_AUGMENT = 0x6175676D  # and for what changes its images
 
 
 class Trained(NamedTuple):
@@ -137,16 +139,21 @@ def _trained(
         local = local._replace(before=_over_all(algorithm.before, task, params, memo, local, shard, largest))
     keys = stream(seed, "local", round, user)
 
-    def batch_of(rows: Array, labels: Array, weight: Array | None) -> Batch:
-        return Batch(task.prepare(shard.x[rows]), labels, weight)
+    def batch_of(rows: Array, labels: Array, weight: Array | None, step: Step) -> Batch:
+        x = task.prepare(shard.x[rows])
+        if federation.augment:
+            x = augmented(x, federation, jax.random.fold_in(step.key, _AUGMENT))
+        return Batch(x, labels, weight)
 
     def step_of(number: Array, rows: Array, labels: Array, weight: Array | None) -> Step:
         step = Step(number, jax.random.fold_in(keys, number))
-        return step._replace(ahead=algorithm.ahead and algorithm.ahead(batch_of(rows, labels, weight), local, step))
+        return step._replace(
+            ahead=algorithm.ahead and algorithm.ahead(batch_of(rows, labels, weight, step), local, step)
+        )
 
     def loss(params: Tree, memo: Tree, item: tuple[tuple[Array, Array, Array | None], Step]) -> tuple[Array, Tree]:
         drawn, step = item
-        batch = batch_of(*drawn)
+        batch = batch_of(*drawn, step)
         if task.model.random:
             batch = batch._replace(key=jax.random.fold_in(step.key, _NETWORK))
         found = algorithm.local_loss(params, memo, batch, local, step)

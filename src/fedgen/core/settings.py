@@ -114,6 +114,14 @@ class Federation(BaseModel):
         " enough what is measured to be faster",
     )
 
+    augment: tuple[Literal["shift", "flip", "crop"], ...] = setting(
+        (),
+        "Local training",
+        "how images are changed at random in training: shift (moved by up to an eighth of their side), flip (mirrored"
+        " left to right, every second one) or crop (a part of at least three quarters of their side, enlarged)",
+        per_algorithm=True,
+    )
+
     weighting: Literal["uniform", "samples"] = setting(
         "uniform",
         "Server",

@@ -52,7 +52,7 @@ def divide(
         if dataset.user_train is None:
             raise FedgenError(
                 f"dataset {dataset.name} has no natural users; give each training sample's user with"
-                " --set user_file=FILE, or choose another partition"
+                " --user-file FILE (of a table: --user COLUMN), or choose another partition"
             )
         owners = [dataset.user_train[taken]]
         options.setdefault("group", dataset.group)
@@ -127,7 +127,7 @@ def gather(
         for key in keys:
             division = _renumbered(divisions[key], rows)
             if division.noise is not None:
-                part = _with_noise(part, division, generator(key[1], "feature-noise"))
+                part = _with_noise(part, division, generator(key[1], "feature-noise"), dataset.max_value)
             renumbered[key] = _shifted(division, start)
         samples.append(part)
         start += len(rows)
@@ -150,15 +150,15 @@ def _mapped(division: Division, f: Callable[[NDArray[np.int32]], NDArray[np.int3
     return replace(division, index=f(division.index), proxy=f(division.proxy), validation=f(division.validation))
 
 
-def _with_noise(x: NDArray[Any], division: Division, rng: np.random.Generator) -> NDArray[Any]:
-    """A copy of the samples with each user's noise on its own; bytes stay bytes, rounded and cut off."""
+def _with_noise(x: NDArray[Any], division: Division, rng: np.random.Generator, white: int) -> NDArray[Any]:
+    """A copy of the samples with each user's noise on its own; bytes stay bytes, rounded and cut off at white."""
     assert division.noise is not None
     noisy = x.copy()
     for level, offset, size in zip(division.noise, division.offset, division.size, strict=True):
         rows = division.index[offset : offset + size]
         added = rng.normal(0, level, x[rows].shape)
-        if x.dtype == np.uint8:
-            noisy[rows] = np.clip(np.rint(x[rows] + 255 * added), 0, 255)
+        if x.dtype.kind == "u":
+            noisy[rows] = np.clip(np.rint(x[rows] + white * added), 0, white)
         else:
             noisy[rows] = x[rows] + added
     return noisy

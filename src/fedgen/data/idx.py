@@ -1,6 +1,7 @@
 """The idx format of MNIST and EMNIST: a magic number, the dimensions, then unsigned bytes."""
 
 import gzip
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -9,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgen.data.locate import find
+from fedgen.data.parts import Parts
 from fedgen.errors import FedgenError
 
 _UNSIGNED_BYTE = 8
+_IDX = re.compile(r"(?P<prefix>.*)-images-idx(?P<dimensions>[34])-ubyte(\.gz)?")
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
@@ -65,3 +68,29 @@ def check_pair(images_file: Path, images: int, labels_file: Path, labels: int) -
         raise FedgenError(f"{images_file} holds {images} images, but {labels_file} holds {labels} labels")
     if not images:
         raise FedgenError(f"{images_file} holds no images")
+
+
+def is_idx(folder: Path) -> bool:
+    """Whether a folder has images as idx files."""
+    return any(_IDX.fullmatch(file.name) for file in folder.iterdir())
+
+
+def read_idx_parts(folder: Path) -> Parts:
+    """The pair of files for training, and the pair for testing, of a folder."""
+    return Parts(*_pair(folder, ("train",)), *_pair(folder, ("test", "t10k")))
+
+
+def _pair(folder: Path, words: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The images and labels of the one pair of files whose name has one of the words."""
+    matches = [_IDX.fullmatch(file.name) for file in sorted(folder.iterdir())]
+    fitting = [match for match in matches if match and any(word in match["prefix"] for word in words)]
+    if len(fitting) != 1:
+        raise FedgenError(
+            f"{folder} has {len(fitting)} files named *{words[0]}*-images-idx3-ubyte (or .gz); exactly one is due"
+        )
+    match = fitting[0]
+    images_file = folder / match.string
+    labels_file = folder / match.string.replace(f"-images-idx{match['dimensions']}-", "-labels-idx1-")
+    images, labels = read_idx(images_file, int(match["dimensions"])), read_idx(labels_file, 1)
+    check_pair(images_file, len(images), labels_file, len(labels))
+    return images if images.ndim == 4 else images[..., None], labels

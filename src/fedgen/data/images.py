@@ -5,7 +5,7 @@ import io
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -19,7 +19,10 @@ from fedgen.data.locate import MissingFileError
 from fedgen.errors import FedgenError
 from fedgen.files import cache_folder, replacing
 
-Mode = Literal["L", "RGB"]
+Mode = Literal["L", "RGB", "I;16"]  # grey, colours, grey with 16 bits
+_CHANNELS = {"L": 1, "RGB": 3, "I;16": 1}
+_DEEP = "16 bits"  # whether an image's file has that many for each value
+_DARK = 128  # colours of 16 bits whose upper bytes are all below this do not use all of them
 _BAR_FROM = 500  # images; fewer are there before a bar would be read
 
 
@@ -54,8 +57,8 @@ def in_zip(path: Path) -> Images:
 
 def decode(
     images: Images, names: Sequence[str], wanted: str, form: Callable[[], tuple[int, int, Mode]], title: str
-) -> NDArray[np.uint8]:
-    """The images as [sample, height, width, channel], from the cache where they are in it.
+) -> NDArray[Any]:
+    """The images as [sample, height, width, channel], of 8 or 16 bits, from the cache where they are in it.
 
     `form` gives the height, width and mode that all of them get, and depends on the images and on `wanted`
     alone: it is not asked where the cache has the answer.
@@ -63,36 +66,48 @@ def decode(
     cached = cache_folder() / "images" / f"{_key(images, names, wanted)}.npy"
     if not cached.exists():
         height, width, mode = form()
-        shape = (len(names), height, width, len(mode))
+        shape = (len(names), height, width, _CHANNELS[mode])
         bar = sys.stderr.isatty() and len(names) >= _BAR_FROM
         with replacing(cached) as temporary:
-            array = open_memmap(temporary, "w+", np.uint8, shape)
+            array = open_memmap(temporary, "w+", np.uint16 if mode == "I;16" else np.uint8, shape)
+            cut = False
             numbered = track(enumerate(names), title, len(names), console=Console(stderr=True), disable=not bar)
             for row, name in numbered:
                 with _opened(images, name) as image:
-                    converted = _eight_bits(image, images, name).convert(mode).resize((width, height))
-                    array[row] = np.asarray(converted).reshape(shape[1:])
+                    cut = cut or (mode == "RGB" and image.info[_DEEP])  # Pillow keeps the upper 8
+                    array[row] = _pixels(image, mode, (width, height), f"image {name} of {images.place}").reshape(
+                        shape[1:]
+                    )
+            if cut and array.max() < _DARK:
+                raise FedgenError(
+                    f"{images.place} has colours of 16 bits that do not use all of them, and only the upper 8 can be"
+                    " read; store the images with 8 bits for each colour"
+                )
             array.flush()
             del array
     return open_memmap(cached, "r")
 
 
 def dimensions(images: Images, name: str) -> tuple[int, int, Mode]:
-    """An image's height and width, and whether it has colours."""
+    """An image's height and width, and whether it has colours, or 16 bits."""
     with _opened(images, name, whole=False) as image:
-        return image.height, image.width, "L" if image.mode in ("1", "L") or image.mode.startswith("I;16") else "RGB"
+        deep: Mode = "I;16" if image.mode.startswith("I;16") else "RGB"
+        return image.height, image.width, "L" if image.mode in ("1", "L") else deep
 
 
-def _eight_bits(image: Image.Image, images: Images, name: str) -> Image.Image:
-    """The image with a byte for each value; Pillow itself would cut larger values off instead of scaling them."""
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
+def _pixels(image: Image.Image, mode: Mode, size: tuple[int, int], what: str) -> NDArray[Any]:
+    """The image's values in this mode and size; 16 bits stay 16."""
     if image.mode in ("I", "F"):
         raise FedgenError(
-            f"image {name} of {images.place} has values of 32 bits, of which nobody can tell the range;"
-            " store images with 8 or 16 bits"
+            f"{what} has values of 32 bits, of which nobody can tell the range; store images with 8 or 16 bits"
         )
-    return image
+    if mode != "I;16":
+        return np.asarray(image.convert(mode).resize(size))
+    values = np.asarray(image).astype(np.uint16)
+    if image.size == size:
+        return values
+    resized = Image.fromarray(values.astype(np.float32)).resize(size)
+    return np.clip(np.rint(np.asarray(resized)), 0, np.iinfo(np.uint16).max).astype(np.uint16)
 
 
 def _opened(images: Images, name: str, *, whole: bool = True) -> Image.Image:
@@ -106,6 +121,7 @@ def _opened(images: Images, name: str, *, whole: bool = True) -> Image.Image:
         raise FedgenError(f"image {name} of {images.place} cannot be read: {error}") from error
     try:
         image = Image.open(io.BytesIO(content))
+        image.info[_DEEP] = ";16" in str(image.tile)  # how the file has its values, known before they are read only
         if whole:
             image.load()
     except Exception as error:  # the decoders raise whatever a damaged file makes them

@@ -30,7 +30,7 @@ def write_federation(folders: Folders, setup: Setup, dataset: Dataset, settings:
     port, names = free_port(), list(settings.sites)
     superlink = free_port() if tls else port
     address = f"127.0.0.1:{port}"
-    deal_out(folders, setup, dataset.scale, settings)
+    deal_out(folders, setup, settings)
     if tls:
         write_keys(folders, names, _LOOPBACK)
     write_connection(folders, f"127.0.0.1:{superlink}", tls)

@@ -5,21 +5,23 @@ import os
 import numpy as np
 
 from fedgen.algorithms import ALGORITHMS, build
-from fedgen.data.dataset import Scale
 from fedgen.federate.deploy.folders import Folders, write_app, write_server, write_site
 from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings
 from fedgen.files import replacing
 from fedgen.simulator.setup import Setup
 
 
-def deal_out(folders: Folders, setup: Setup, scale: Scale, server: ServerSettings) -> None:
+def deal_out(folders: Folders, setup: Setup, server: ServerSettings) -> None:
     """Write app, server and sites such that the federation trains on what the simulator would with this setup."""
     config, data, division = setup.config, setup.data, setup.divisions[setup.config.seed]
+    form = setup.form
     task = TaskSettings(
         classes=setup.task.classes,
-        sample=tuple(setup.task.sample.shape),
-        dtype=str(setup.task.sample.dtype),  # type: ignore[arg-type]
-        scale=scale,
+        class_names=form.class_names,
+        sample=form.sample,
+        dtype=form.dtype,  # type: ignore[arg-type]
+        scale=form.scale,
+        max_value=0 if form.dtype == "float32" else form.max_value,
     )
     write_app(folders, config, task)
     write_server(folders, server)

@@ -15,11 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedgen.config import RunConfig, checked, read_toml, resolve
 from fedgen.core.contract import Model, Task
 from fedgen.core.settings import NotNegative, Positive, Rate, WholeNumber
-from fedgen.data.dataset import Dataset, Scale
+from fedgen.data.dataset import Channels, DataForm, Dataset, Scale
+from fedgen.data.labels import checked_names
 from fedgen.errors import FedgenError
 from fedgen.registry import importable
 from fedgen.runs.task import model_by_name, task_of
 
+# The sites' data is not divided, so that what one's own data has by default counts for nothing here.
+NOT_DIVIDED = {"train_fraction": RunConfig.model_fields["train_fraction"].default}
 Schema = TypeVar("Schema", bound=BaseModel)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
 
@@ -30,11 +33,42 @@ class TaskSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     classes: Annotated[int, Field(ge=2, strict=True, description="how many labels there are: 0 to this minus one")]
+    class_names: tuple[str, ...] = Field(
+        default=(),
+        description="the names of labels 0, 1 ...: of image folders, and of labels that are words or in tables; empty:"
+        " their numbers",
+    )
     sample: tuple[Positive, ...] = Field(description="the shape of one sample: height, width and channels of an image")
-    dtype: Literal["uint8", "float32", "int32"] = Field(
+    dtype: Literal["uint8", "uint16", "float32", "int32"] = Field(
         default="uint8", description="how samples are stored; int32: the words of a text, say, which stay whole numbers"
     )
-    scale: Scale = Field(default="signed", description="bytes become -1 to 1 (signed) or 0 to 1 (unit)")
+    scale: Scale = Field(
+        default="signed", description="bytes and numbers of 16 bits become -1 to 1 (signed) or 0 to 1 (unit)"
+    )
+    max_value: Annotated[int, Field(ge=0, le=65535, strict=True)] = Field(
+        default=0, description="the stored value of white, needed of uint16: 4095 where 12 bits are used (0: 255)"
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the classes are called."""
+        return self.class_names or tuple(map(str, range(self.classes)))
+
+    @property
+    def form(self) -> DataForm:
+        """How samples are stored and scaled, and what their classes are called."""
+        return DataForm(self.names, self.sample, self.dtype, self.scale, self.max_value or 255)
+
+    def check(self) -> None:
+        """Refuse names that do not fit the classes, and 16 bits of which nobody says how many are used."""
+        checked_names(self.names, self.classes, "class_names")
+        if self.dtype == "uint16" and not self.max_value:
+            raise FedgenError(
+                "samples of uint16 need max_value, as 4095 where 12 bits are used or 65535 for all: all sites must"
+                " scale alike, and none sees the others' values"
+            )
+        if self.dtype in ("float32", "int32") and self.max_value:
+            raise FedgenError(f"max_value is for samples of uint8 or uint16; {self.dtype} is taken as it is")
 
 
 class ServerSettings(BaseModel):
@@ -89,6 +123,8 @@ class SiteSettings(BaseModel):
     data: str = Field(
         description="an .npz file with x_train and y_train, and x_test and y_test if any; or a format of docs/data.md"
     )
+    label: str = Field(default="label", description="the column with the labels, where the data is a table")
+    channels: Channels = Field(default="auto", description="where the channels of arrays are: last or first")
     data_options: dict[str, Any] = Field(default={}, description="options of the dataset, such as size")
     sample: tuple[Positive, ...] = Field(
         default=(),
@@ -123,8 +159,9 @@ class AppSettings:
     def __init__(self, app: Path, folder: Path) -> None:
         self.folder = folder  # the server's or the site's own: modules there are found
         self.task = read_settings(app / "task.toml", TaskSettings)
+        self.task.check()
         with importable(folder):
-            self.config = resolve(read_toml(app / "config.toml"), own={"dataset"})
+            self.config = resolve(NOT_DIVIDED, read_toml(app / "config.toml"), own={"dataset"})
         check_config(self.config)
 
     def task_with(
@@ -147,7 +184,7 @@ def task_of_settings(config: RunConfig, task: TaskSettings, model: Model | None 
     """The task of learning such data with the configured model or the given one."""
     nothing = np.zeros((0, *task.sample), task.dtype)
     labels = np.zeros(0, np.int32)
-    data = Dataset("", nothing, labels, nothing, labels, task.classes, scale=task.scale)
+    data = Dataset("", nothing, labels, nothing, labels, task.classes, scale=task.scale, max_value=task.form.max_value)
     return task_of(config, model, data, proxy_samples)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedgen.config import RunConfig, to_toml
 from fedgen.core.contract import Tree
+from fedgen.data.dataset import DataForm
 from fedgen.files import write_whole
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.scores import Record
@@ -52,6 +53,9 @@ class Unfinished(RunFolder):
 
     def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
         """A cell has no labels."""
+
+    def write_data(self, form: DataForm) -> None:
+        """A cell has nobody who predicts with it."""
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The cell is its summary."""

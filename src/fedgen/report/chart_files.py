@@ -50,7 +50,7 @@ def _lines(chart: Chart, about: str, folder: Path) -> list[Path]:
 
 def _bubbles(chart: Chart, about: str, folder: Path) -> list[Path]:
     panels = {title: np.array(panel["counts"]) for title, panel in chart.data["panels"].items()}
-    return bubbles(panels, folder, chart.name)
+    return bubbles(panels, folder, chart.name, chart.data["names"])
 
 
 _SAVE: dict[str, Callable[[Chart, str, Path], list[Path]]] = {"lines": _lines, "bubbles": _bubbles}

@@ -64,7 +64,13 @@ def lines(
     return Chart(name, "lines", title, caption, data)
 
 
-def bubbles(name: str, title: str, caption: str, panels: Mapping[str, Sequence[Sequence[int]]]) -> Chart:
+def bubbles(
+    name: str,
+    title: str,
+    caption: str,
+    panels: Mapping[str, Sequence[Sequence[int]]],
+    class_names: Sequence[str] = (),
+) -> Chart:
     """Who holds how many samples of each label, in one or several partitions: counts [user, label] by title."""
     shown = {}
     for panel, counts in panels.items():
@@ -76,7 +82,7 @@ def bubbles(name: str, title: str, caption: str, panels: Mapping[str, Sequence[S
             f" {users.labels.min()} to {users.labels.max()} labels; as many as"
             f" {users.effective.mean():.1f} equally frequent ones, on average.",
         }
-    return Chart(name, "bubbles", title, caption, {"panels": shown})
+    return Chart(name, "bubbles", title, caption, {"panels": shown, "names": list(class_names)})
 
 
 def _short(value: float) -> float:

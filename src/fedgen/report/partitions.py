@@ -1,6 +1,7 @@
 """The paper's figure of label distributions: users by labels, a bubble for each, its area the number of samples."""
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ from numpy.typing import NDArray
 from fedgen.report.figures import new_figure, save_figure
 
 MOST_USERS = 50  # with more the bubbles overlap
+_NAMED = 40  # with more the names of labels overlap
 _LARGEST = 200.0  # points², the area of the largest bubble
 
 
-def bubbles(panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str) -> list[Path]:
+def bubbles(
+    panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str, class_names: Sequence[str] = ()
+) -> list[Path]:
     """Counts [user, label] by title, side by side, as PNG and SVG; of many users the first ones."""
     users = max(min(len(counts), MOST_USERS) for counts in panels.values())
     labels = max(counts.shape[1] for counts in panels.values())
@@ -28,6 +32,8 @@ def bubbles(panels: Mapping[str, NDArray[np.int64]], folder: Path, name: str) ->
         axes.grid(alpha=0.2)
         axes.set_axisbelow(True)
     all_axes[0].set_ylabel("label")
+    if class_names and labels <= _NAMED:
+        all_axes[0].set_yticks(range(labels), [textwrap.shorten(text, 24, placeholder="…") for text in class_names])
     figure.suptitle(f"area: samples; the largest bubble is {largest:,}", fontsize="small")
     return save_figure(figure, folder, name)
 

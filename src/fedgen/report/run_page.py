@@ -86,7 +86,7 @@ def _partition(one: Group, name: str) -> Chart:
     panels = {f"seed {seed}": counts for each in one.runs for seed, counts in each.labels.items()}
     shown = f"the first {MOST_USERS} of {run.users:,} users" if run.users > MOST_USERS else f"{run.users} users"
     caption = f"The labels of {shown}; a bubble's area is the number of samples."
-    return bubbles(f"{name}-partition", "Who holds what", caption, panels)
+    return bubbles(f"{name}-partition", "Who holds what", caption, panels, run.class_names)
 
 
 def _changed(config: RunConfig) -> list[str]:
@@ -96,7 +96,7 @@ def _changed(config: RunConfig) -> list[str]:
         usual = resolve(kept, own={"dataset", "model"})
     except FedgenError:  # an algorithm or a preset that this version does not know
         return []
-    quiet = {"preset", "dataset", "algorithms", "data_dir", "user_file", "plugins", "options"}
+    quiet = {"preset", "dataset", "algorithms", "data_dir", "label", "user", "user_file", "plugins", "options"}
     chips = [
         f"{key} = {value}"
         for key, value in config.model_dump().items()

@@ -34,6 +34,7 @@ class Run:
     records: Sequence[Record]  # the evaluations
     users: int
     labels: Mapping[int, Sequence[Sequence[int]]]  # by seed: counts [user, label], where they were kept
+    class_names: Sequence[str]  # of the labels, where they were kept
 
     @property
     def ended(self) -> bool:
@@ -81,6 +82,9 @@ def read_run(path: Path) -> Run:
     labels: dict[str, Any] = {"users": 0, "counts": {}}
     if folder.labels_file.exists():
         labels = read_json(folder.labels_file, _ADVICE)
+    names: list[str] = []
+    if folder.data_file.exists():
+        names = read_json(folder.data_file, _ADVICE).get("class_names", [])
     try:
         config = RunConfig.model_validate(tomllib.loads(text))
         if folder.summary_file.exists():
@@ -89,7 +93,7 @@ def read_run(path: Path) -> Run:
         else:
             version, device, results = None, None, _results_so_far(config, records)
         counts = {int(seed): users for seed, users in labels["counts"].items()}
-        return Run(path, config, text, version, device, results, records, int(labels["users"]), counts)
+        return Run(path, config, text, version, device, results, records, int(labels["users"]), counts, names)
     except (ValidationError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise FedgenError(

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgen.config import RunConfig
+from fedgen.config import READING, RunConfig
 from fedgen.data.dataset import Dataset
 from fedgen.data.federated import Division, assemble, divide, with_skew
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.partition_file import read_partition, write_partition
 from fedgen.data.sources import load
+from fedgen.data.sources.own import Reading
 from fedgen.errors import FedgenError
 from fedgen.registry import options_of
 
@@ -41,7 +42,10 @@ def _partition_settings(config: RunConfig, dataset: Dataset) -> dict[str, Any]:
 
 def load_dataset(config: RunConfig) -> Dataset:
     """The dataset that a configuration names."""
-    return load(config.dataset, data_dir=config.data_dir, user_file=config.user_file, **config.of("dataset"))
+    reading = Reading(**{key: getattr(config, key) for key in READING})
+    return load(
+        config.dataset, data_dir=config.data_dir, user_file=config.user_file, reading=reading, **config.of("dataset")
+    )
 
 
 def check_finite(name: str, *samples: NDArray[Any]) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedgen.config import RunConfig, read_toml, resolve, to_toml
 from fedgen.core.contract import Tree
+from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError
 from fedgen.files import read_json, write_whole
 from fedgen.registry import file_name
@@ -40,6 +41,7 @@ class RunFolder:
         self.summary_file = path / "summary.json"
         self.timing_file = path / "timing.json"
         self.labels_file = path / "labels.json"
+        self.data_file = path / "data.json"
         self.models = path / "models"
         self._lock: lock.Lock | None = None
 
@@ -151,6 +153,10 @@ class RunFolder:
         users = max(len(labels) for labels in counts.values())
         write_whole(self.labels_file, (json.dumps({"users": users, "counts": first}) + "\n").encode())
 
+    def write_data(self, form: DataForm) -> None:
+        """Write how samples are stored and scaled, and what their classes are called."""
+        write_whole(self.data_file, (json.dumps(form._asdict()) + "\n").encode())
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, and apart from it what another machine, or the same at another time, has differently.
 
@@ -178,7 +184,10 @@ class RunFolder:
         _remove_left_overs(self.path)  # now that nobody else writes one
 
     def _clear(self) -> None:
-        own = [self.metrics_file, self.checkpoint_file, self.summary_file, self.timing_file, self.labels_file]
+        own = [
+            self.metrics_file, self.checkpoint_file, self.summary_file, self.timing_file, self.labels_file,
+            self.data_file,
+        ]  # fmt: skip
         shown = [self.path / "report.html", *self.path.glob("curves.*")]
         for file in (*own, *shown, *self.models.glob("*.safetensors"), self.config_file):
             file.unlink(missing_ok=True)
@@ -199,6 +208,9 @@ class FollowedFolder(RunFolder):
         """The other host does it."""
 
     def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
+        """The other host does it."""
+
+    def write_data(self, form: DataForm) -> None:
         """The other host does it."""
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

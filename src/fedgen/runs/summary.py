@@ -38,12 +38,13 @@ def most_messages(config: RunConfig, seed: int) -> int:
     return int(np.bincount(np.asarray(cohorts).ravel()).max())
 
 
-def summary_of(config: RunConfig, results: Sequence[Record]) -> dict[str, Any]:
+def summary_of(config: RunConfig, results: Sequence[Record], class_names: Sequence[str]) -> dict[str, Any]:
     """What summary.json holds."""
     return {
         "version": __version__,
         "config": config.model_dump(mode="json"),
         "device": device(),
+        "class_names": list(class_names),
         "results": list(results),
         "table": table(results, config.score),
     }

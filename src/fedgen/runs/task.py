@@ -5,6 +5,7 @@ The simulator and a site of a real federation both start here.
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -30,7 +31,8 @@ def task_of(config: RunConfig, model: Any, dataset: Dataset, proxy_samples: int)
         model = as_model(model, sample, dataset.classes)
     model = rewritten_model(model, chooser(config.convolutions, _samples_trained(config, dataset), config.active))
     model = at_precision(model, config.precision)
-    return Task(model, dataset.classes, sample, PREPARE[dataset.scale], proxy_samples)
+    prepare = partial(PREPARE[dataset.scale], white=dataset.max_value)
+    return Task(model, dataset.classes, sample, prepare, proxy_samples)
 
 
 def _samples_trained(config: RunConfig, dataset: Dataset) -> float:
@@ -60,17 +62,24 @@ def federation_of(config: RunConfig) -> Federation:
     return Federation.model_construct(**{name: getattr(config, name) for name in Federation.model_fields})
 
 
-def normalise(x: Array) -> Array:
-    """Stored bytes as (x/255 - 0.5) / 0.5; others as `unit` gives them."""
-    return (unit(x) - 0.5) / 0.5 if x.dtype == jnp.uint8 else unit(x)
+def normalise(x: Array, white: int = 255) -> Array:
+    """Stored bytes, or numbers of 16 bits, as (x/white - 0.5) / 0.5; others as `unit` gives them."""
+    return (unit(x, white) - 0.5) / 0.5 if _is_scaled(x) else unit(x)
 
 
-def unit(x: Array) -> Array:
-    """Stored bytes as x/255; other whole numbers (words of a text, columns of a table) and float32 as they are."""
-    if x.dtype == jnp.uint8:
-        return x.astype(jnp.float32) / 255
+def unit(x: Array, white: int = 255) -> Array:
+    """Stored bytes, or numbers of 16 bits, as x/white.
+
+    Other whole numbers (words of a text, columns of a table) and float32 are taken as they are.
+    """
+    if _is_scaled(x):
+        return x.astype(jnp.float32) / white
     return x if jnp.issubdtype(x.dtype, jnp.integer) else x.astype(jnp.float32)
 
 
+def _is_scaled(x: Array) -> bool:
+    return x.dtype in (jnp.uint8, jnp.uint16)
+
+
 # How a dataset's samples become the model's input.
-PREPARE: dict[str, Callable[[Array], Array]] = {"signed": normalise, "unit": unit}
+PREPARE: dict[str, Callable[..., Array]] = {"signed": normalise, "unit": unit}

@@ -151,6 +151,7 @@ class _Runner:
     def run(self) -> list[dict[str, Any]]:
         restore = self._resume()
         for number, folder in self.folders.items():
+            folder.write_data(self.setups[number].form)
             folder.write_labels({seed: d.labels for seed, d in self.setups[number].divisions.items()})
         for number in range(self.progress.job, len(self.jobs)):
             job = self.jobs[number]
@@ -298,7 +299,7 @@ class _Runner:
         return False
 
     def _summary(self, number: int) -> dict[str, Any]:
-        config = self.setups[number].config
+        config, names = self.setups[number].config, self.setups[number].form.class_names
         reached = config.model_copy(update={"rounds": self.until})
         results = []
         for job, timing in zip(self.jobs, self.progress.timings, strict=True):
@@ -308,7 +309,7 @@ class _Runner:
                 records = self._records_of(number, job.algorithm, seed)
                 messages = most_messages(reached, seed) if config.dp_noise else 0
                 results.append(result_row(job.algorithm, seed, records, reached, share, messages))
-        return summary_of(config, results)
+        return summary_of(config, results, names)
 
 
 def _all_diverged(state: State) -> bool:

@@ -1,6 +1,7 @@
 """From a configuration to the engine's arguments: the task, the data on the devices, each seed's division."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Task
-from fedgen.data.dataset import Dataset
+from fedgen.data.dataset import DataForm, Dataset
 from fedgen.data.federated import Division, gather
 from fedgen.models.check import check_model
 from fedgen.runs.division import check_finite, divide_all, keep_partition, load_dataset
@@ -35,6 +36,7 @@ class Setup:
     data: Data
     divisions: Mapping[int, Division]  # by seed
     score_rows: Mapping[int, np.ndarray]  # by seed: the rows that are evaluated
+    form: DataForm  # how the samples are stored and scaled, and what their classes are called
     # Of all setups that were prepared together, so that one program takes the inputs of each:
     width: int  # the most rows that the users hold together in any seed
     largest: int  # the most samples that a user holds in any seed
@@ -129,6 +131,8 @@ def prepare_together(
     """Setups of one dataset whose samples lie on the devices once."""
     check_devices()
     dataset = dataset or load_dataset(configs[0])
+    for note in dataset.notes:
+        print(f"note: {note}", file=sys.stderr)
     keys = [_divided_by(config) for config in configs]
     first = {key: number for number, key in reversed(list(enumerate(keys)))}  # the first configuration that needs it
     made = {number: divide_all(configs[number], dataset) for number in sorted(first.values())}
@@ -149,7 +153,7 @@ def prepare_together(
         task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
         rows = {s: d.validation if config.evaluate_on == "validation" else everything for s, d in divisions.items()}
         data = Data(x, y, *scored[config.evaluate_on])
-        setup = Setup(config, task, federation_of(config), data, divisions, rows, width, largest)
+        setup = Setup(config, task, federation_of(config), data, divisions, rows, dataset.form, width, largest)
         if (like := (same_program(config), config.headline)) not in checked:  # it takes a while, and is the same
             setup.check()
             setup.check_size()

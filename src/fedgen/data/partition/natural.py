@@ -26,7 +26,7 @@ def natural(
         fits = f" or --set partition.group={len(names) // users}" if len(names) >= users else ""
         raise FedgenError(
             f"{len(names)} natural users cannot make {users} users of {size} each; use at most"
-            f" {len(names) // size} users{fits}"
+            f" {len(names) // size} users (--users {len(names) // size}){fits}"
         )
     rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
     drawn = rng.permutation(len(names))[: users * size].reshape(users, size)

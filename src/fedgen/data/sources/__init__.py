@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,11 @@ from fedgen.data.download import Offer, by_hand
 from fedgen.data.locate import MissingFileError, data_folder
 from fedgen.errors import FedgenError
 from fedgen.registry import Registry, is_address, options_of
+
+if TYPE_CHECKING:
+    from fedgen.data.sources.own import Reading
+
+_ENDINGS = (".npz", ".csv", ".tsv", ".parquet", ".arrow")  # of files, whether or not they exist
 
 # name -> loader; the first docstring line is what `fedgen list` shows. What is fetched takes (the folder of its files,
 # *, options); all others, plug-ins among them, take (*, options), and the setting data_dir where they have an option
@@ -58,14 +63,19 @@ def own_path(name: str) -> Path | None:
     path = Path(name).expanduser()
     if name in DATASETS and not (is_address(name) and path.exists()):
         return None
-    return path.resolve() if len(path.parts) > 1 or path.suffix == ".npz" or path.exists() else None
+    return path.resolve() if len(path.parts) > 1 or path.suffix in _ENDINGS or path.exists() else None
 
 
-def load(name: str, *, data_dir: str = "", user_file: str = "", **options: Any) -> Dataset:
-    """A dataset by its name or path; `user_file` says the natural user of each training sample."""
+def load(
+    name: str, *, data_dir: str = "", user_file: str = "", reading: "Reading | None" = None, **options: Any
+) -> Dataset:
+    """A dataset by its name or path; `user_file` says the natural user of each training sample.
+
+    `reading` says how one's own files are read, and counts with a path only.
+    """
     loader = loader_of(name)
     if (path := own_path(name)) is not None:
-        dataset = loader(path, **options)
+        dataset = loader(path, *([reading] if reading else []), **options)
     elif name in OFFERS:
         folder = data_folder(name, data_dir)
         try:

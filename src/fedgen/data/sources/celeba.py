@@ -56,6 +56,7 @@ def celeba(folder: Path, *, attribute: str = "Smiling", min_images: Count = 5) -
     return from_arrays(
         x[:cut], y[:cut], x[cut:], y[cut:],
         name="celeba", user_train=people[train], group=_CELEBRITIES_PER_USER, scale="unit",
+        class_names=(f"not {attribute}", attribute),
     )  # fmt: skip
 
 

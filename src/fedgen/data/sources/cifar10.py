@@ -10,6 +10,7 @@ from fedgen.data.download import Offer, Remote
 from fedgen.data.locate import find
 from fedgen.errors import FedgenError
 
+_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _RECORD = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
 
 OFFER = Offer(
@@ -30,7 +31,7 @@ def cifar10(folder: Path) -> Dataset:
     """Small photographs in 10 classes, 50,000 for training and 10,000 for testing, 32x32 in colour."""
     batches = [_batch(find(folder, f"data_batch_{number}.bin")) for number in range(1, 6)]
     x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-    return from_arrays(x, y, *_batch(find(folder, "test_batch.bin")), name="cifar10")
+    return from_arrays(x, y, *_batch(find(folder, "test_batch.bin")), name="cifar10", class_names=_CLASSES)
 
 
 def _batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

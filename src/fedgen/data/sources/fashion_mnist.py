@@ -13,6 +13,9 @@ _MD5 = {
     "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
     "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
 }
+_CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 OFFER = Offer(
     "https://github.com/zalandoresearch/fashion-mnist",
     [Remote(f"{_PLACE}/{name}", name, md5) for name, md5 in _MD5.items()],
@@ -21,4 +24,4 @@ OFFER = Offer(
 
 def fashion_mnist(folder: Path) -> Dataset:
     """Clothes in 10 classes, 60,000 for training and 10,000 for testing, 28x28 grey."""
-    return ten_classes(folder, "fashion-mnist")
+    return ten_classes(folder, "fashion-mnist", _CLASSES)

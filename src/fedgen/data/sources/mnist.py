@@ -1,5 +1,6 @@
 """MNIST (LeCun, Cortes and Burges; CC BY-SA 3.0), complete and shipped with the package."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedgen.data.dataset import Dataset, from_arrays
@@ -13,8 +14,8 @@ def mnist(folder: Path = _FILES) -> Dataset:
     return ten_classes(folder, "mnist")
 
 
-def ten_classes(folder: Path, name: str) -> Dataset:
+def ten_classes(folder: Path, name: str, class_names: Sequence[str] = tuple("0123456789")) -> Dataset:
     """A dataset in MNIST's four files."""
     x, y = read_labelled(folder, "train", 10)
     x_test, y_test = read_labelled(folder, "t10k", 10)
-    return from_arrays(x[..., None], y, x_test[..., None], y_test, name=name)
+    return from_arrays(x[..., None], y, x_test[..., None], y_test, name=name, class_names=class_names)

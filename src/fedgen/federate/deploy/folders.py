@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from fedgen import toml
-from fedgen.config import RunConfig, to_commented_toml
+from fedgen.config import READING, RunConfig, to_commented_toml
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy import keys
 from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings, check_config
@@ -16,6 +16,10 @@ CONNECTION = "federation"  # the name of SuperLink in the server's Flower config
 # Settings for dividing one dataset among users. Sites have their own data, so these are left out unless changed.
 _SIMULATION_ONLY = (
     "data_dir",
+    "label",
+    "user",
+    "channels",
+    "max_value",
     "user_file",
     "partition",
     "partition_file",
@@ -104,7 +108,8 @@ def without_paths(config: RunConfig) -> RunConfig:
     """The configuration without local paths of data: sites have their own data, and paths may be private."""
     options = {section: options for section, options in config.options.items() if section != "dataset"}
     plugins = {key: origin for key, origin in config.plugins.items() if not key.startswith("dataset ")}
-    places = {"data_dir": "", "user_file": "", "partition_file": "", "plugins": plugins}
+    reading = {key: RunConfig.model_fields[key].default for key in READING}
+    places = {"data_dir": "", "user_file": "", "partition_file": "", "plugins": plugins, **reading}
     return config.model_copy(update={"dataset": Path(config.dataset).stem, "options": options, **places})
 
 

@@ -91,6 +91,7 @@ class Server:
         self.path = folder / "runs" / run
         fresh = not (self.path / "config.toml").exists()
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
+        self.run_folder.write_data(self.shared.task.form)
         self.journal = journal
         keys, gate = public_keys(folder / "keys"), GateLog(folder / GATE_JOURNAL)
         self.exchange = Exchange(grid, self.settings, self.journal, keys, gate)
@@ -290,7 +291,7 @@ class Server:
         }
         messages = max(self.run_state.messages.values(), default=0)
         row = result_row(self.plan.name, self.config.seed, self.records, self.config, timing, messages)
-        return summary_of(self.config, [row])
+        return summary_of(self.config, [row], self.shared.task.names)
 
     def _check_settings(self) -> None:
         sites, config, where = self.settings.sites, self.config, self.folder / "server.toml"

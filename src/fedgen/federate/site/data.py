@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgen.data.dataset import as_int32
-from fedgen.data.npz import read_npz
-from fedgen.data.sources import load
-from fedgen.errors import FedgenError
+from fedgen.data.dataset import as_int32, channels_last, largest_of
+from fedgen.data.labels import labels_of, number_words, renumbered
+from fedgen.data.parts import Parts
+from fedgen.data.sources import load, own_path
+from fedgen.data.sources.own import Reading, own, read_parts
+from fedgen.errors import FedgenError, unknown
 from fedgen.federate.settings import SiteSettings, TaskSettings
-from fedgen.registry import importable
+from fedgen.registry import importable, options_of
 
 
 class SiteData(NamedTuple):
@@ -27,21 +29,33 @@ def load_site_data(settings: SiteSettings, task: TaskSettings, folder: Path) -> 
     """Load the data that `site.toml` names, and check it against the shape and type that all sites have in common."""
     path = folder / settings.data  # an absolute path is taken as it is
     shape = settings.sample or task.sample
-    if path.suffix == ".npz":
-        arrays = read_npz(path, ("x_train", "y_train"), ("x_test", "y_test"))
-        x, y = arrays["x_train"], arrays["y_train"]
-        x_test = arrays.get("x_test", x[:0])
-        y_test = arrays.get("y_test", y[:0])
-    else:
-        name = str(path) if path.exists() else settings.data
-        with importable(folder):
-            dataset = load(name, **settings.data_options)
-        x, y, x_test, y_test = dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test
-    train = checked_samples(x, y, shape, task, f"{path}: training")
-    test = checked_samples(x_test, y_test, shape, task, f"{path}: test")
-    if not len(train[0]):
+    parts = _read(settings, path, folder)
+    loaded = []
+    for what, x, y in (("training", parts.x_train, parts.y_train), ("test", parts.x_test, parts.y_test)):
+        if parts.class_names:
+            y = renumbered(
+                y, parts.class_names, task.names, str(path),
+                "rename it, or add it to class_names in task.toml, which all sites share (`fedgen federate init"
+                " --classes cat,dog,emu`)",
+            )  # fmt: skip
+        if x.shape[1:] != shape:
+            x = channels_last(np.asarray(x), settings.channels, f"{path}: {what}")
+        loaded.append(checked_samples(x, y, shape, task, f"{path}: {what}"))
+    if not len(loaded[0][0]):
         raise FedgenError(f"{path} has no training samples")
-    return SiteData(*train, *test)
+    return SiteData(*loaded[0], *loaded[1])
+
+
+def _read(settings: SiteSettings, path: Path, folder: Path) -> Parts:
+    """The site's samples, with the labels and class names that they have there; or those of a dataset by its name."""
+    if path.exists() or own_path(settings.data) is not None:
+        known = [name for name in options_of(own) if name != "scale"]  # which the federation has
+        if odd := sorted(set(settings.data_options) - set(known)):
+            raise unknown("option in data_options", odd[0], known)
+        return read_parts(path, Reading(settings.label), whole=False, **settings.data_options)
+    with importable(folder):
+        data = load(settings.data, **settings.data_options)
+    return Parts(data.x_train, data.y_train, data.x_test, data.y_test)
 
 
 def checked_samples(
@@ -49,7 +63,10 @@ def checked_samples(
 ) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """Samples and labels, after checking them against the task."""
     x = checked_shape(x, shape, task, what)
-    labels = np.asarray(y)
+    labels = labels_of(y)
+    if labels.dtype.kind == "U":
+        (labels,), names = number_words([labels], what)
+        labels = renumbered(labels, names, task.names, what, "name the classes as the federation does")
     if labels.shape != (len(x),) or not np.issubdtype(labels.dtype, np.integer):
         raise FedgenError(f"{what} labels must be {len(x)} whole numbers, one for each sample")
     if len(labels) and (labels.min() < 0 or labels.max() >= task.classes):
@@ -75,6 +92,9 @@ def checked_shape(x: NDArray[Any], shape: tuple[int, ...], task: TaskSettings, w
         x = as_int32(x, what)
     if x.dtype != task.dtype:
         raise FedgenError(f"{what} samples are of type {x.dtype}; the federation's are {task.dtype}")
+    white = task.form.max_value
+    if x.dtype.kind == "u" and (largest := largest_of(x)) > white:
+        raise FedgenError(f"{what} samples have values up to {largest:,}; the federation's max_value is {white:,}")
     if x.dtype == np.float32 and not np.isfinite(x).all():
         raise FedgenError(f"{what} samples have values that are NaN or infinite; leave them out")
     return x

@@ -93,7 +93,7 @@
     const { width, height, ink, xs, ys, xTitle, yTitle, legend = [] } = options;
     const legendRows = legend.length ? layLegend(legend, width - 70) : [];
     const bottom = 46 + legendRows.length * 20;
-    const box = { left: 52, top: options.heading ? 36 : 12, right: width - 14, bottom: height - 46 };
+    const box = { left: options.left || 52, top: options.heading ? 36 : 12, right: width - 14, bottom: height - 46 };
     const total = height - 46 + bottom;
     const svg = shape("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${total}`, width, height: total, role: "img" });
     if (options.title) svg.append(shape("title", {}, options.title));
@@ -336,7 +336,10 @@
 
   // ---- bubbles ----
   function bubbles(figure, chart) {
-    const { panels } = chart.data;
+    const { panels, names: classes = [] } = chart.data;
+    const called = (held) => classes[held] ?? String(held);
+    const short = (text) => (text.length > 18 ? `${text.slice(0, 17)}…` : text);
+    const left = Math.max(52, 34 + 7 * Math.max(0, ...classes.map((text) => short(text).length)));
     let panel = Object.keys(panels)[0];
     const plot = make("div", { class: "plot" });
     const tip = tipIn(plot);
@@ -348,11 +351,11 @@
       const height = Math.max(200, Math.min(620, 58 + labels * Math.max(15, Math.min(26, 300 / labels))));
       const most = Math.max(...counts.flat());
       const every = Math.ceil(users / (width / 34));
-      const marks = (n, step) => [...Array(n).keys()].filter((i) => i % step === 0).map((i) => [i, String(i)]);
+      const marks = (n, step, name = String) => [...Array(n).keys()].filter((i) => i % step === 0).map((i) => [i, name(i)]);
       const made = frame({
-        width, height, ink, title: chart.title, paper: forPaper, xTitle: "user", yTitle: "label",
+        width, height, ink, left, title: chart.title, paper: forPaper, xTitle: "user", yTitle: "label",
         xs: { low: -0.8, high: users - 0.2, grid: true, marks: marks(users, every) },
-        ys: { low: -0.8, high: labels - 0.2, marks: marks(labels, labels > 30 ? 5 : labels > 15 ? 2 : 1) },
+        ys: { low: -0.8, high: labels - 0.2, marks: marks(labels, labels > 30 ? 5 : labels > 15 ? 2 : 1, (i) => short(called(i))) },
       });
       const room = Math.min((made.x(1) - made.x(0)) * 0.62, (made.y(0) - made.y(1)) * 0.62);
       counts.forEach((own, user) => own.forEach((count, held) => {
@@ -375,7 +378,7 @@
       if (!circle) return tip.hide();
       const where = plot.getBoundingClientRect();
       const { user, label: held, count } = circle.dataset;
-      tip.show(event.clientX - where.left, event.clientY - where.top, make("b", {}, `user ${user}, label ${held}`), `${plain(Number(count), 0)} samples`);
+      tip.show(event.clientX - where.left, event.clientY - where.top, make("b", {}, `user ${user}, label ${called(Number(held))}`), `${plain(Number(count), 0)} samples`);
     });
     plot.addEventListener("pointerleave", () => tip.hide());
     const controls = make("div", { class: "controls" });
