@@ -54,7 +54,8 @@ def _common(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 def _about(results: Results, chosen: Mapping[str, Any]) -> str:
     counts = {one["algorithm"]: one["tried"] for one in results["algorithms"]}
     tried = ", ".join(f"{counts[name]} of {name}" for name in chosen)
+    seeds = seeds_text(results["seeds"])
     return (
-        f"# The best of the configurations that were tried ({tried}), by their mean over {seeds_text(results['seeds'])}\n"
+        f"# The best of the configurations that were tried ({tried}), by their mean over {seeds}\n"
         "# on held-out training samples. `fedgen run --config` with this file trains and tests them.\n"
     )
