@@ -14,12 +14,19 @@ from fedgen.runs.scores import score_of
 from fedgen.simulator import run as simulation
 from fedgen.simulator.run import Interrupted, run
 from fedgen.simulator.setup import Setup, prepare
+from fedgen.sweeps import run as sweeps_run
 from fedgen.sweeps.outcome import Outcome, SweepWatch
 from helpers import SMALL, small_data
 
 # Enough steps that a rate of 0.2 learns most within four rounds, and one of 0.001 nothing.
 LEARNS = {"validation": 100, "rounds": 4, "local_steps": 10, "batch_size": 16, "alpha": 10.0}
 BLOBS = {key: value for key, value in SMALL.items() if key != "dataset"} | LEARNS
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing them takes longer than the sweep."""
+    monkeypatch.setattr(sweeps_run, "save_charts", lambda *_: None)
 
 
 def swept(algorithms: Any = "fedavg", **more: Any) -> Any:
@@ -93,6 +100,7 @@ def test_a_grid_is_scored_ranked_and_tested(tmp_path: Path, monkeypatch: pytest.
     assert "| fedprox | 4 | lr 0.2, mu" in repr(found)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_poor_configurations_stop_early_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
     advance = simulation.Program.advance
@@ -121,6 +129,7 @@ def test_poor_configurations_stop_early_and_the_others_go_on(tmp_path: Path, mon
     assert not (tmp_path / "sweep/unfinished").exists()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_an_interrupted_sweep_ends_with_the_same_bytes(tmp_path: Path) -> None:
     asked = {"over": {"lr": [0.001, 0.05, 0.2]}, "method": "halving", "rounds": 6, "final_seeds": 1}
     swept(out=tmp_path / "whole", **asked)
@@ -137,6 +146,7 @@ def test_an_interrupted_sweep_ends_with_the_same_bytes(tmp_path: Path) -> None:
         assert ours == theirs.replace(str(tmp_path / "cut"), str(tmp_path / "whole")), name
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_what_diverged_is_ranked_last_and_equal_scores_share_a_rank() -> None:
     """A weight decay of 1e-30 does not change a bit; with a rate of 1e30 every seed diverges."""
     found = swept(over={"lr": [1e30, 0.2], "weight_decay": [1e-29, 1e-30]}, seeds=1)
@@ -149,6 +159,7 @@ def test_what_diverged_is_ranked_last_and_equal_scores_share_a_rank() -> None:
     assert "equally good are lr 0.2, weight_decay 1e-29; lr 0.2, weight_decay 1e-30" in notes
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_plug_in_is_swept_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "softened.py").write_text(
         "from fedgen.algorithms.fedavg import fedavg\n"

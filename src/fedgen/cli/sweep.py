@@ -34,12 +34,12 @@ def sweep(
     given: dict[str, Any],
     over: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUES", help="A setting with the values to try (lr=0.01,0.03,0.1) or a range to draw from (lr=0.001..0.3:log, with --trials). fedgen.w=0.1,1 is for that algorithm alone. Give it several times for several.")] = None,
     method: Annotated[str | None, typer.Option(metavar="grid|random|halving", help="grid: every combination; random: --trials of them; halving: poor ones stop early. Default: grid, or random with --trials.")] = None,
-    trials: Annotated[int, typer.Option(min=0, help="How many configurations of each algorithm are tried at most, drawn at random. Default: every combination.")] = 0,
+    trials: Annotated[int, typer.Option(min=0, show_default=False, help="How many configurations of each algorithm are tried at most, drawn at random. Default: every combination.")] = 0,
     keep: Annotated[int, typer.Option(min=2, help="With halving: of so many configurations one goes on, for so many times the rounds.")] = 3,
     final_seeds: Annotated[int, typer.Option(min=0, help="With how many seeds (from 0) the best of each algorithm is then tested; 0: not at all.")] = 10,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings, as for `fedgen run`; its seeds do not count.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option that stays the same, as for `fedgen run`: fedgen.beta=1. Give it several times for several.")] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Programs compiled at a time. Default: 1 on a CPU, half the cores with a GPU.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, show_default=False, help="Programs compiled at a time. Default: 1 on a CPU, half the cores with a GPU.")] = 0,
     out: Annotated[Path, typer.Option(help="The folder of the sweep; what is finished there is not computed again.")] = Path("runs/sweep"),
 ) -> None:  # fmt: skip
     """Try settings on held-out images, then test the best of each algorithm with other seeds.
@@ -85,6 +85,7 @@ def _tell(results: "Results", out: Path) -> None:
     """The tables, what to know of them, and where everything is."""
     from fedgen.report.figures import heading
     from fedgen.report.terminal import terminal
+    from fedgen.sweeps.results import seeds_text
     from fedgen.sweeps.tables import best_table, ranking, scored_on
 
     title = f"{heading(results['heading'])}\n{scored_on(results)}"
@@ -95,7 +96,7 @@ def _tell(results: "Results", out: Path) -> None:
         name = f"{one['algorithm']}{some}"
         console.print(*terminal(shown, console.width, f"{title}\n{name}" if number == 0 else name))
     seeds = (results["final"] or {}).get("seeds")
-    tested = f", tested with seeds {seeds[0]} to {seeds[-1]}" if seeds else ""
+    tested = f", tested with {seeds_text(seeds)}" if seeds else ""
     console.print(*terminal(best_table(results, ",\n"), console.width, f"The best of each{tested}"))
     for note in (*results["notes"], *(results["final"] or {}).get("failed", ())):
         console.print(f"• {escape(note.replace('`', ''))}")
@@ -122,7 +123,14 @@ class _Display(Display, SweepWatch):
         self._best: dict[str, Outcome] = {}
         self._scored = dict.fromkeys(algorithms, 0)
         self._progress = progress  # which is shown from the start
-        super().__init__(progress, Live(get_renderable=self._shown, console=errors, refresh_per_second=4))
+        self._live = Live(get_renderable=self._shown, console=errors, refresh_per_second=4)
+        super().__init__(progress, self._live)
+
+    def stop(self) -> None:
+        if self._live.is_started:
+            super().stop()
+            if not errors.is_terminal:
+                errors.print()  # where the last picture does not end its line
 
     def stage(self, title: str, cells: int, done: int) -> None:
         if self._bar is not None:

@@ -8,7 +8,7 @@ from fedgen.config import PER_ALGORITHM, RunConfig, resolve, to_toml
 from fedgen.files import write_whole
 from fedgen.registry import file_name
 from fedgen.sweeps.request import Request
-from fedgen.sweeps.results import Results, best_of
+from fedgen.sweeps.results import Results, best_of, seeds_text
 
 
 def write_best(folder: Path, request: Request, results: Results) -> list[Path]:
@@ -52,10 +52,10 @@ def _common(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _about(results: Results, chosen: Mapping[str, Any]) -> str:
-    seeds = results["seeds"]
     counts = {one["algorithm"]: one["tried"] for one in results["algorithms"]}
     tried = ", ".join(f"{counts[name]} of {name}" for name in chosen)
+    seeds = seeds_text(results["seeds"])
     return (
-        f"# The best of the configurations that were tried ({tried}), by their mean over seeds {seeds[0]} to"
-        f" {seeds[-1]}\n# on held-out training samples. `fedgen run --config` with this file trains and tests them.\n"
+        f"# The best of the configurations that were tried ({tried}), by their mean over {seeds}\n"
+        "# on held-out training samples. `fedgen run --config` with this file trains and tests them.\n"
     )

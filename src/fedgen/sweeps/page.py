@@ -16,7 +16,7 @@ from fedgen.report.parts import Chart, Page, Section, Source
 from fedgen.report.styles import style_of
 from fedgen.runs.scores import Record
 from fedgen.sweeps.request import FILE
-from fedgen.sweeps.results import Results, best_of, read_results
+from fedgen.sweeps.results import Results, best_of, read_results, seeds_text
 from fedgen.sweeps.space import Range, parse_axis
 from fedgen.sweeps.tables import HELD_OUT, best_table, final_table, ranking, scored_on
 
@@ -54,7 +54,6 @@ def final_results(results: Results, store: Store) -> list[Record]:
 
 
 def _found(results: Results, store: Store) -> Section:
-    seeds = results["seeds"]
     method = _METHODS[results["method"]]
     if early := results["rungs"][:-1]:
         method = (
@@ -69,15 +68,15 @@ def _found(results: Results, store: Store) -> Section:
         tables.append(replace(final_table(results, final_results(results, store)), title="all scores on the test set"))
         charts.insert(0, _final_curves(results, store))
     tested = (
-        f" The best of each algorithm was then trained anew and tested with seeds {final['seeds'][0]} to"
-        f" {final['seeds'][-1]}, which nothing was chosen by."
+        f" The best of each algorithm was then trained anew and tested with {seeds_text(final['seeds'])}, which nothing"
+        " was chosen by."
         if final
         else ""
     )
     return Section(
         "sweep",
         f"Sweep: {heading(results['heading'])}",
-        f"{method} They are compared by {scored_on(results)}, as the mean of seeds {seeds[0]} to {seeds[-1]}.{tested}",
+        f"{method} They are compared by {scored_on(results)}, as the mean of {seeds_text(results['seeds'])}.{tested}",
         chips=[f"{key} = {value}" for key, value in results["settings"].items()],
         notices=notices,
         tables=tables,

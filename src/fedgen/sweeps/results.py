@@ -78,6 +78,11 @@ def read_results(folder: Path) -> Results:
     return results
 
 
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Seeds in words."""
+    return f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+
+
 def best_of(results: Results) -> dict[str, Mapping[str, Any] | None]:
     """The best configuration of each algorithm; None where all diverged or failed."""
     return {

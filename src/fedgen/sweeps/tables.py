@@ -80,7 +80,7 @@ def ranking(results: Results, one: Mapping[str, Any], most: int | None = None) -
                 *([Text(_state(entry))] if told else []),
             ]
         )
-    return Table(columns, rows, title=name, about=scored_on(results))
+    return without_empty(Table(columns, rows, title=name, about=scored_on(results)))
 
 
 def final_table(results: Results, rows: Sequence[Record]) -> Table:
