@@ -1,5 +1,6 @@
 """Networks of Flax: the same outputs, gradients and statistics as Flax itself gives, and two rounds of a simulation."""
 
+import doctest
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from flax.traverse_util import unflatten_dict
 
 import fedgen
 from fedgen.errors import FedgenError
+from fedgen.models import from_flax
 from helpers import SMALL, small_data
 
 KEY = jax.random.key(3)
@@ -281,3 +283,9 @@ def test_rounds_of_a_simulation(network: Any, algorithm: str, share: str) -> Non
     assert len(row["curve"]) == 2
     assert not row.get("diverged_at")
     assert (row["accuracy"] is None) == (share == "predictor"), "then only users have whole models"
+
+
+def test_the_example_in_the_docstring() -> None:
+    found = doctest.testmod(from_flax)
+    assert found.attempted
+    assert not found.failed
