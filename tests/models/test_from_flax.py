@@ -223,6 +223,28 @@ def test_a_convolution_stays_one() -> None:
     assert "conv_general_dilated" not in str(alone), "the predictor is traced without the extractor"
 
 
+class Head(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Dense(4)(nn.relu(nn.Dense(5)(x)))
+
+
+class Outer(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return Head(name="head")(nn.relu(x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "size"), [(None, 5), ("head.Dense_1", 5), ("head/Dense_1", 5), ("head.Dense_0", 16), ("head", 16)]
+)
+def test_a_layer_within_another_has_a_name_with_a_dot_or_a_slash(layer: str | None, size: int) -> None:
+    model = fedgen.from_flax(Outer(), layer, sample=(16,))
+    params, statistics = model.init(KEY)
+    z, _ = model.extract(params.extractor, statistics, jnp.zeros((2, 16)), False)
+    assert z.shape == (2, size)
+
+
 class Twice(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -4,7 +4,7 @@ The networks (`classifiers`, `resnet`, `generator`) are made of `layers`, by XLA
 small enough are trained by the kernels in `nvidia` where those run.
 
 Networks of other frameworks come in through `adapt`: `from_flax` and `from_equinox` make a `network` of functions of
-theirs, which `split` divides into extractor and predictor. `check` looks at whatever a user brings.
+them, which `split` divides into extractor and predictor. `check` looks at whatever a user brings.
 """
 
 from collections.abc import Callable

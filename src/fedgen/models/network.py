@@ -94,10 +94,10 @@ def stored(state: Named) -> dict[str, Array]:
 
 
 def restored(statistics: Named, forms: Named) -> dict[str, Array]:
-    """The inverse of `stored`; an averaged counter is rounded, and noise does not make it negative."""
+    """The inverse of `stored`; an averaged counter is rounded."""
 
     def back(a: Array, form: Array) -> Array:
-        return a if _is_floating(form) else jnp.maximum(jnp.round(a / _UNIT), 0).astype(form.dtype)
+        return a if _is_floating(form) else jnp.round(a / _UNIT).astype(form.dtype)
 
     return {name: back(statistics[name], form) for name, form in forms.items()}
 
