@@ -226,7 +226,8 @@ def test_a_convolution_stays_one() -> None:
 class Head(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return nn.Dense(4)(nn.relu(nn.Dense(5)(x)))
+        x = nn.relu(nn.Dense(5)(x))
+        return nn.Dense(4)(x)
 
 
 class Outer(nn.Module):
