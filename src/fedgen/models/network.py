@@ -70,11 +70,11 @@ def init_of(everything: Callable[[Array], Named], numbers: Numbers) -> Callable[
 def form_of(sample: Any) -> jax.ShapeDtypeStruct:
     """One sample as a network gets it; `sample` is a shape, an array, or whatever else has a shape and a type.
 
-    Bytes reach a network as float32 (they are scaled before), other whole numbers as int32.
+    Pixels, of 8 or 16 bits, reach a network as float32 (they are scaled before), other whole numbers as int32.
     """
     if not hasattr(sample, "shape"):
         return jax.ShapeDtypeStruct(tuple(sample), jnp.float32)
-    whole = jnp.issubdtype(sample.dtype, jnp.integer) and sample.dtype != jnp.uint8
+    whole = jnp.issubdtype(sample.dtype, jnp.integer) and sample.dtype not in (jnp.uint8, jnp.uint16)
     return jax.ShapeDtypeStruct(tuple(sample.shape), jnp.int32 if whole else jnp.float32)
 
 
