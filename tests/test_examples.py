@@ -69,6 +69,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
         fedgen.ALGORITHMS._added.update(before)
 
 
+@pytest.mark.slow
 def test_new_algorithm_runs_through_the_same_simulator() -> None:
     sys.path.insert(0, str(ROOT / "examples"))
     try:

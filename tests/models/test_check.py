@@ -109,6 +109,13 @@ def test_whatever_a_user_brings_is_a_model(thing: Any) -> None:
     check_model(fedgen.Task(model, 4, SAMPLE, lambda x: x))
 
 
+@pytest.mark.parametrize(("name", "package"), [("from_flax", "flax"), ("from_equinox", "equinox")])
+def test_a_framework_that_is_missing_is_said(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"fedgen.models.{name}.find_spec", lambda wanted: None)
+    with pytest.raises(FedgenError, match=rf"{name} needs .*pip install '.\[{package}\]'"):
+        getattr(fedgen, name)(GOOD, sample=(4,))
+
+
 def test_the_command_takes_a_module_that_a_function_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "networks.py").write_text(
         "import flax.linen as nn\n\n\ndef small(sample, classes, *, hidden: int = 5):\n"

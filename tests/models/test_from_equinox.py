@@ -1,5 +1,6 @@
 """Networks of Equinox: the same outputs, gradients and statistics as Equinox itself gives, and simulated rounds."""
 
+import doctest
 from typing import Any, Literal
 
 import equinox as eqx
@@ -12,6 +13,7 @@ import pytest
 import fedgen
 from fedgen.core.trees import mean, stack
 from fedgen.errors import FedgenError
+from fedgen.models import from_equinox
 from helpers import SMALL, small_data
 
 KEY = jax.random.key(3)
@@ -218,3 +220,9 @@ def test_rounds_of_a_simulation(mode: Mode, algorithm: str, share: str) -> None:
     assert len(row["curve"]) == 2
     assert not row.get("diverged_at")
     assert (row["accuracy"] is None) == (share == "predictor"), "then only users have whole models"
+
+
+def test_the_example_in_the_docstring() -> None:
+    found = doctest.testmod(from_equinox)
+    assert found.attempted
+    assert not found.failed

@@ -1,5 +1,6 @@
 """Networks of Flax: the same outputs, gradients and statistics as Flax itself gives, and two rounds of a simulation."""
 
+import doctest
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from flax.traverse_util import unflatten_dict
 
 import fedgen
 from fedgen.errors import FedgenError
+from fedgen.models import from_flax
 from helpers import SMALL, small_data
 
 KEY = jax.random.key(3)
@@ -221,6 +223,29 @@ def test_a_convolution_stays_one() -> None:
     assert "conv_general_dilated" not in str(alone), "the predictor is traced without the extractor"
 
 
+class Head(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = nn.relu(nn.Dense(5)(x))
+        return nn.Dense(4)(x)
+
+
+class Outer(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return Head(name="head")(nn.relu(x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "size"), [(None, 5), ("head.Dense_1", 5), ("head/Dense_1", 5), ("head.Dense_0", 16), ("head", 16)]
+)
+def test_a_layer_within_another_has_a_name_with_a_dot_or_a_slash(layer: str | None, size: int) -> None:
+    model = fedgen.from_flax(Outer(), layer, sample=(16,))
+    params, statistics = model.init(KEY)
+    z, _ = model.extract(params.extractor, statistics, jnp.zeros((2, 16)), False)
+    assert z.shape == (2, size)
+
+
 class Twice(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -281,3 +306,9 @@ def test_rounds_of_a_simulation(network: Any, algorithm: str, share: str) -> Non
     assert len(row["curve"]) == 2
     assert not row.get("diverged_at")
     assert (row["accuracy"] is None) == (share == "predictor"), "then only users have whole models"
+
+
+def test_the_example_in_the_docstring() -> None:
+    found = doctest.testmod(from_flax)
+    assert found.attempted
+    assert not found.failed

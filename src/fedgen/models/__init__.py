@@ -2,6 +2,9 @@
 
 The networks (`classifiers`, `resnet`, `generator`) are made of `layers`, by XLA. Through `dispatch` the layers that are
 small enough are trained by the kernels in `nvidia` where those run.
+
+Networks of other frameworks come in through `adapt`: `from_flax` and `from_equinox` make a `network` of functions of
+them, which `split` divides into extractor and predictor. `check` looks at whatever a user brings.
 """
 
 from collections.abc import Callable

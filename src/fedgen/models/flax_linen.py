@@ -46,7 +46,7 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
             return given if z is None else z
 
         def intercept(call: Any, arguments: Any, named: Any, context: nn.module.InterceptorContext) -> Any:
-            name = "/".join(context.module.path)
+            name = ".".join(context.module.path)
             if context.method_name == "__call__" and name in watch:
                 called.append(name)
                 arguments, named = first_changed(note, arguments, named)
@@ -61,5 +61,6 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
         after = {**state, **flatten_dict(nn.unbox(updated), sep="/")}
         return Ran(output, {name: after[name] for name in state}, called, got[0] if len(watch) == 1 and got else None)
 
-    layers = dict.fromkeys(name.removeprefix(_PARAMS).rpartition("/")[0] for name in numbers.parameters)
+    inner = (name.removeprefix(_PARAMS).replace("/", ".") for name in numbers.parameters)
+    layers = dict.fromkeys(name.rpartition(".")[0] for name in inner)
     return Network(kind, init_of(everything, numbers), run, tuple(layers))

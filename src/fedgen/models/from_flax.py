@@ -1,15 +1,11 @@
 """Flax networks, of linen or nnx, as models."""
 
+from importlib.util import find_spec
 from typing import Any
-
-import flax.linen as nn
-from flax import nnx
 
 from fedgen.core.contract import Model
 from fedgen.errors import FedgenError
 from fedgen.models.check import described
-from fedgen.models.flax_linen import linen_network
-from fedgen.models.flax_nnx import nnx_network
 from fedgen.models.network import Network
 from fedgen.models.split import joined, split
 
@@ -27,14 +23,20 @@ def from_flax(module: Module, predictor: str | Module | None = None, *, sample: 
     >>> import flax.linen as nn, fedgen
     >>> model = fedgen.from_flax(nn.Sequential([nn.Dense(16), nn.relu, nn.Dense(3)]), sample=(4,))
     """
+    if find_spec("flax") is None:
+        raise FedgenError("from_flax needs Flax: pip install '.[flax]' in FedGen's folder")
     if predictor is None or isinstance(predictor, str):
-        layer = predictor and (predictor.replace(".", "/") if isinstance(module, nn.Module) else predictor)
-        return split(_network(module, sample), sample, layer)
+        return split(_network(module, sample), sample, predictor and predictor.replace("/", "."))
     return joined(_network(module, sample), lambda z: _network(predictor, z), sample)
 
 
 def _network(module: Module, sample: Any) -> Network:
-    if isinstance(module, nn.Module):
+    from flax import linen, nnx
+
+    from fedgen.models.flax_linen import linen_network
+    from fedgen.models.flax_nnx import nnx_network
+
+    if isinstance(module, linen.Module):
         return linen_network(module, sample)
     if isinstance(module, nnx.Module):
         return nnx_network(lambda key: nnx.clone(module))

@@ -70,11 +70,11 @@ def init_of(everything: Callable[[Array], Named], numbers: Numbers) -> Callable[
 def form_of(sample: Any) -> jax.ShapeDtypeStruct:
     """One sample as a network gets it; `sample` is a shape, an array, or whatever else has a shape and a type.
 
-    Bytes reach a network as float32 (they are scaled before), other whole numbers as int32.
+    Pixels, of 8 or 16 bits, reach a network as float32 (they are scaled before), other whole numbers as int32.
     """
     if not hasattr(sample, "shape"):
         return jax.ShapeDtypeStruct(tuple(sample), jnp.float32)
-    whole = jnp.issubdtype(sample.dtype, jnp.integer) and sample.dtype != jnp.uint8
+    whole = jnp.issubdtype(sample.dtype, jnp.integer) and sample.dtype not in (jnp.uint8, jnp.uint16)
     return jax.ShapeDtypeStruct(tuple(sample.shape), jnp.int32 if whole else jnp.float32)
 
 
@@ -94,10 +94,10 @@ def stored(state: Named) -> dict[str, Array]:
 
 
 def restored(statistics: Named, forms: Named) -> dict[str, Array]:
-    """The inverse of `stored`; an averaged counter is rounded, and noise does not make it negative."""
+    """The inverse of `stored`; an averaged counter is rounded."""
 
     def back(a: Array, form: Array) -> Array:
-        return a if _is_floating(form) else jnp.maximum(jnp.round(a / _UNIT), 0).astype(form.dtype)
+        return a if _is_floating(form) else jnp.round(a / _UNIT).astype(form.dtype)
 
     return {name: back(statistics[name], form) for name, form in forms.items()}
 
