@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from fedgen.data.sources import DATASETS
     from fedgen.library import simulate
     from fedgen.models import MODELS
+    from fedgen.runs.watch import StopRun
     from fedgen.simulator.devices import use_machine_well
+    from fedgen.use.classifier import Classifier
+    from fedgen.use.loaded import Run, load
+    from fedgen.use.result import Result
 
 __all__ = [
     "ALGORITHMS",
@@ -24,6 +28,7 @@ __all__ = [
     "MODELS",
     "Algorithm",
     "Batch",
+    "Classifier",
     "Dataset",
     "Federation",
     "FedgenError",
@@ -32,11 +37,15 @@ __all__ = [
     "Model",
     "Needs",
     "Params",
+    "Result",
     "Round",
+    "Run",
     "Step",
+    "StopRun",
     "Task",
     "__version__",
     "from_arrays",
+    "load",
     "simulate",
     "use_machine_well",
 ]
@@ -60,7 +69,11 @@ _MODULES = {
     "fedgen.data.sources": ("DATASETS",),
     "fedgen.library": ("simulate",),
     "fedgen.models": ("MODELS",),
+    "fedgen.runs.watch": ("StopRun",),
     "fedgen.simulator.devices": ("use_machine_well",),
+    "fedgen.use.classifier": ("Classifier",),
+    "fedgen.use.loaded": ("Run", "load"),
+    "fedgen.use.result": ("Result",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -44,6 +44,7 @@ class Model(NamedTuple):
     extract: Callable[..., tuple[Array, Tree]]
     predict: Callable[[Tree, Array], Array]
     random: bool = False
+    state_dict: Callable[[Params, Tree], dict[str, Any]] | None = None
 
     def extract_in_training(self, extractor: Tree, statistics: Tree, x: Array, key: Array | None) -> tuple[Array, Tree]:
         """`extract` in training mode, with the key where the network uses one."""

@@ -1,5 +1,6 @@
 """What every data source gives: stored samples and labels, for training and for testing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ Scale = Literal["signed", "unit"]
 _LARGEST = 1_000_000  # label; what is beyond was not meant as one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Samples as stored (images as uint8 [sample, height, width, channel]) and labels 0 .. classes - 1.
 
@@ -30,6 +31,13 @@ class Dataset:
     user_train: NDArray[np.int64] | None = None  # the natural user of each training sample, from 0
     group: int = 1  # how many natural users make one user of a run, unless said otherwise
     scale: Scale = "signed"
+    class_names: tuple[str, ...] = ()  # one for each label, where they are known
+
+    def __repr__(self) -> str:
+        """One line: arrays are described, not shown."""
+        form = f"{self.x_train.dtype} {tuple(self.x_train.shape[1:])}"
+        samples = f"{len(self.y_train):,} training and {len(self.y_test):,} test samples of {form}"
+        return f"Dataset({self.name!r}: {samples}, {self.classes} classes)"
 
 
 def from_arrays(
@@ -42,8 +50,9 @@ def from_arrays(
     user_train: Any = None,
     group: int = 1,
     scale: Scale = "signed",
+    class_names: Sequence[str] = (),
 ) -> Dataset:
-    """A dataset of the given arrays, checked."""
+    """A dataset of the given arrays, checked; `class_names` are the labels' names, label 0's first."""
     parts = {}
     for part, xs, ys in (("train", x_train, y_train), ("test", x_test, y_test)):
         x = xs if isinstance(xs, np.memmap) else np.asarray(xs)
@@ -79,7 +88,9 @@ def from_arrays(
     if y2.max() >= classes:
         raise FedgenError(f"{name}: the test set has label {y2.max()}, which the training set does not")
     users = None if user_train is None else numbered(user_train, len(y), name)
-    return Dataset(name, x, y, x2, y2, classes, users, group, scale)
+    if class_names and len(class_names) != classes:
+        raise FedgenError(f"{name}: {len(class_names)} class names for {classes} classes; give one for each label")
+    return Dataset(name, x, y, x2, y2, classes, users, group, scale, tuple(map(str, class_names)))
 
 
 def numbered(users: Any, samples: int, name: str) -> NDArray[np.int64]:

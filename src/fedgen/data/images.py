@@ -69,12 +69,17 @@ def decode(
             array = open_memmap(temporary, "w+", np.uint8, shape)
             numbered = track(enumerate(names), title, len(names), console=Console(stderr=True), disable=not bar)
             for row, name in numbered:
-                with _opened(images, name) as image:
-                    converted = _eight_bits(image, images, name).convert(mode).resize((width, height))
-                    array[row] = np.asarray(converted).reshape(shape[1:])
+                array[row] = decoded(images, name, height, width, mode)
             array.flush()
             del array
     return open_memmap(cached, "r")
+
+
+def decoded(images: Images, name: str, height: int, width: int, mode: Mode) -> NDArray[np.uint8]:
+    """One image as [height, width, channel], resized where it has another size."""
+    with _opened(images, name) as image:
+        converted = _eight_bits(image, images, name).convert(mode).resize((width, height))
+    return np.asarray(converted).reshape(height, width, len(mode))
 
 
 def dimensions(images: Images, name: str) -> tuple[int, int, Mode]:

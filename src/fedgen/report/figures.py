@@ -18,19 +18,23 @@ if TYPE_CHECKING:
 
 def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     """The accuracy over rounds of each algorithm (mean and range over seeds), as PNG and SVG."""
+    return save_figure(curves_figure(summary), folder, "curves")
+
+
+def curves_figure(summary: Mapping[str, Any]) -> "Figure":
+    """The same as a figure."""
     curves: dict[str, list[list[list[float]]]] = {}
     for row in summary["results"]:
         if row["curve"]:
             curves.setdefault(row["algorithm"], []).append(row["curve"])
     config = summary["config"]
     seeds = f"{config['seeds']} seeds" if config["seeds"] > 1 else f"seed {config['seed']}"
-    figure = line_figure(
+    return line_figure(
         [Line(name, spread(runs), style_of(name)) for name, runs in curves.items()],
         x_title="round",
         y_title="test accuracy, %" if config["evaluate_on"] == "test" else "validation accuracy, %",
         title=f"{heading(config)}, {seeds}",
     )
-    return save_figure(figure, folder, "curves")
 
 
 class Line(NamedTuple):

@@ -13,7 +13,7 @@ from fedgen.errors import FedgenError, unknown
 from fedgen.registry import file_name
 from fedgen.runs.watch import Watch
 
-_NOT_METRICS = ("algorithm", "seed", "round")
+_NOT_METRICS = ("algorithm", "seed", "round", "headline", "stopped")
 
 
 class Tracker(Watch):
@@ -185,6 +185,11 @@ class Together(Watch):
         """Tell all."""
         for listener in self._listeners:
             listener.advanced(algorithm, seeds, round)
+
+    def evaluated(self, record: dict[str, Any]) -> bool:
+        """Tell all; whether any of them wants it to end."""
+        answers = [listener.evaluated(record) for listener in self._listeners]
+        return any(answers)
 
     def recorded(self, record: dict[str, Any]) -> None:
         """Tell all."""

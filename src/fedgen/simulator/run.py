@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,9 @@ from fedgen.errors import FedgenError
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.resume import same_config
 from fedgen.runs.scores import Record, matching, named_headline, scores
+from fedgen.runs.stopping import best_of, out_of_patience, stopped_at
 from fedgen.runs.summary import most_messages, result_row, summary_of
+from fedgen.runs.trained import Trained, needed_of_users, only_needed
 from fedgen.runs.watch import Watch
 from fedgen.simulator.engine import Correct, Inputs, Program, State
 from fedgen.simulator.setup import Setup
@@ -23,6 +25,9 @@ from fedgen.simulator.sharding import any_host, gathered, place, place_like
 
 ROUNDS_PER_CALL = 10  # so that progress is shown and an interrupt takes effect
 CHECKPOINT_SECONDS = 10.0
+
+
+Keep = Callable[[str, int, Trained, bool], None]  # algorithm, seed, models, whether they are the best or the last
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error)
@@ -66,12 +71,14 @@ def run(
     watch: Watch | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     programs: Mapping[str, Program] | None = None,
+    keep: Keep | None = None,
 ) -> dict[str, Any]:
     """Run a setup and return its summary; if the folder has a checkpoint, continue from it.
 
-    `programs` may contain programs that `program_of` compiled before, by algorithm.
+    `programs` may contain programs that `program_of` compiled before, by algorithm. `keep` gets the trained models,
+    as the folder does.
     """
-    (summary,) = _Runner([setup], folder, watch or Watch(), checkpoint_seconds, programs).run()
+    (summary,) = _Runner([setup], folder, watch or Watch(), checkpoint_seconds, programs, keep).run()
     return summary
 
 
@@ -118,6 +125,7 @@ class _Runner:
         watch: Watch,
         checkpoint_seconds: float,
         programs: Mapping[str, Program] | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self.setups, self.config, self.folder, self.watch = setups, setups[0].config, folder, watch
         self.checkpoint_seconds = checkpoint_seconds
@@ -125,11 +133,15 @@ class _Runner:
         self.jobs = _jobs(setups, self.config.algorithms)
         self.progress = Progress(records=[[] for _ in setups])
         self.saved = time.monotonic()
+        self.keep = keep
+        self.best: dict[tuple[str, int], Trained] = {}  # of the current job, since the last checkpoint
+        self.stopped: set[tuple[str, RunId]] = set()
 
     def run(self) -> list[dict[str, Any]]:
         restore = self._resume()
         if self.folder is not None:
             self.folder.write_labels({seed: division.labels for seed, division in self.setups[0].divisions.items()})
+            self.folder.write_form(self.setups[0].form)
         for number in range(self.progress.job, len(self.jobs)):
             job = self.jobs[number]
             inputs = inputs_of(self.setups, job)
@@ -158,16 +170,17 @@ class _Runner:
 
     def _train(self, job: Job, program: Program, inputs: Inputs, state: State, timing: dict[str, float]) -> None:
         progress, config = self.progress, self.config
-        ended = _all_diverged(state)
+        ended = self._all_ended(job, state)
         while progress.round < config.rounds and not ended:
             next_evaluation = (progress.round // config.eval_every + 1) * config.eval_every
             stop = min(progress.round + ROUNDS_PER_CALL, next_evaluation, config.rounds)
             start = time.monotonic()
             state = jax.block_until_ready(program.advance(inputs, state, progress.round, stop))
             timing["seconds_train"] += time.monotonic() - start
-            progress.round, ended = stop, _all_diverged(state)
+            progress.round, ended = stop, self._all_ended(job, state)
             if stop in (next_evaluation, config.rounds) or ended:
                 self._record(job, program, inputs, state)
+                ended = self._all_ended(job, state)
             self.watch.advanced(job.algorithm, job.seeds, stop)
             if stop == config.rounds:
                 break  # the models come before the checkpoint that says that the job is done
@@ -176,12 +189,10 @@ class _Runner:
             if any_host(self.watch.stop_requested()):
                 self._save(state)
                 raise Interrupted
-        if self.folder is not None:
-            servers, diverged = jax.device_get(gathered((state.server, state.diverged)))
-            for index, seed in enumerate(job.seeds):
-                if not diverged[index]:
-                    server = jax.tree.map(lambda a, index=index: a[index], servers)
-                    self.folder.save_model(job.algorithm, seed, server)
+        diverged = np.asarray(gathered(state.diverged))
+        for index, run_id in enumerate(job.runs):
+            if not diverged[index] and (job.algorithm, run_id) not in self.stopped:  # those are kept already
+                self._keep_last(job, program, state, index)
         progress.round = config.rounds
         self._save(state)
         if any_host(self.watch.stop_requested()):
@@ -190,7 +201,10 @@ class _Runner:
     def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
         correct: Correct = jax.device_get(gathered(program.evaluate(inputs, state, self.progress.round)))
         values: State = jax.device_get(gathered(state._replace(server=None, clients=None)))
-        for index, (number, seed) in enumerate(job.runs):
+        for index, run_id in enumerate(job.runs):
+            if (job.algorithm, run_id) in self.stopped:
+                continue
+            number, seed = run_id
             setup = self.setups[number]
             record: Record = {"algorithm": job.algorithm, "seed": seed, "round": self.progress.round}
             if values.diverged[index]:
@@ -208,15 +222,61 @@ class _Runner:
                 reported = {"train_loss": values.loss, **values.metrics}
                 for key, value in reported.items():
                     record[key] = float(value[index]) if np.isfinite(value[index]) else None
+                self._judge(job, program, state, index, record)
             self.progress.records[number].append(record)
             if self.folder is not None:
                 self.folder.append(record)
             self.watch.recorded(record)
 
+    def _judge(self, job: Job, program: Program, state: State, index: int, record: Record) -> None:
+        """Keep a run's models where its new record is the best, and mark the record where the run ends with it."""
+        run_id = job.runs[index]
+        config, reason = self.setups[run_id.setup].config, ""
+        if config.keeps_best:
+            records = [*self._records_of(run_id.setup, job.algorithm, run_id.seed), record]
+            if best_of(records, config.score) is record and self._keeps_models:
+                self.best[job.algorithm, run_id.seed] = self._trained(program, state, index)
+            reason = "patience" if out_of_patience(records, config.score, config.patience) else ""
+        if self.watch.evaluated(dict(record)):
+            reason = reason or "callback"
+        if reason and record["round"] < config.rounds:
+            record["stopped"] = reason
+            self.stopped.add((job.algorithm, run_id))
+            self._keep_last(job, program, state, index)  # now: other runs of the program may go on
+
+    def _all_ended(self, job: Job, state: State) -> bool:
+        """Whether each run has diverged or was stopped."""
+        diverged = np.asarray(gathered(state.diverged))
+        return all(diverged[i] or (job.algorithm, run_id) in self.stopped for i, run_id in enumerate(job.runs))
+
+    @property
+    def _keeps_models(self) -> bool:
+        return self.folder is not None or self.keep is not None
+
+    def _trained(self, program: Program, state: State, index: int) -> Trained:
+        """What the algorithm of one run predicts with now."""
+        needed = needed_of_users(program.algorithm, self.setups[0].task)
+        clients = jax.tree.map(lambda a: a[index, : self.config.users], only_needed(state.clients, needed))
+        server = jax.tree.map(lambda a: a[index], state.server)
+        return Trained(*jax.device_get(gathered((server, clients))), self.progress.round)
+
+    def _keep_last(self, job: Job, program: Program, state: State, index: int) -> None:
+        if self._keeps_models:
+            self._keep(job.algorithm, job.runs[index].seed, self._trained(program, state, index))
+
+    def _keep(self, algorithm: str, seed: int, trained: Trained, best: bool = False) -> None:
+        if self.folder is not None:
+            self.folder.save_model(algorithm, seed, trained, best=best)
+        if self.keep is not None:
+            self.keep(algorithm, seed, trained, best)
+
     def _records_of(self, setup: int, algorithm: str, seed: int) -> list[Record]:
         return [r for r in self.progress.records[setup] if r["algorithm"] == algorithm and r["seed"] == seed]
 
     def _save(self, state: State) -> None:
+        for (algorithm, seed), trained in self.best.items():
+            self._keep(algorithm, seed, trained, best=True)
+        self.best = {}
         if self.folder is None:
             return
         about = {
@@ -250,6 +310,7 @@ class _Runner:
             )
         records = self.folder.rewind(about["metrics_bytes"])
         self.progress = Progress(about["job"], about["round"], about["timings"], [records])
+        self.stopped = {(r["algorithm"], RunId(0, r["seed"])) for r in records if "stopped" in r}
         if self.progress.round < self.config.rounds:
             return True
         self.progress.job += 1
@@ -263,13 +324,9 @@ class _Runner:
             share = {k: v / len(job.runs) if k.startswith("seconds") else v for k, v in timing.items()}
             for seed in (run_id.seed for run_id in job.runs if run_id.setup == number):
                 records = self._records_of(number, job.algorithm, seed)
-                messages = most_messages(config, seed) if config.dp_noise else 0
+                messages = most_messages(config, seed, stopped_at(records)) if config.dp_noise else 0
                 results.append(result_row(job.algorithm, seed, records, config, share, messages))
         return summary_of(config, results)
-
-
-def _all_diverged(state: State) -> bool:
-    return bool(np.all(np.asarray(gathered(state.diverged))))
 
 
 def _described(jobs: Sequence[Job]) -> list[list[Any]]:

@@ -18,6 +18,7 @@ from fedgen.errors import FedgenError
 from fedgen.runs.division import divide_all, keep_partition, load_dataset
 from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee
+from fedgen.runs.samples import SampleForm, form_of
 from fedgen.runs.task import federation_of, task_of
 from fedgen.simulator.engine import Data, Inputs, Program
 from fedgen.simulator.sharding import place, place_samples
@@ -33,6 +34,7 @@ class Setup:
     data: Data
     divisions: Mapping[int, Division]  # by seed
     score_rows: Mapping[int, np.ndarray]  # by seed: the rows that are evaluated
+    form: SampleForm  # what the samples look like
 
     @property
     def rows_held(self) -> int:
@@ -112,7 +114,10 @@ class Setup:
 
 
 # Settings that a compiled program does not depend on, or that are among the options of each algorithm.
-_NOT_COMPILED = {"preset", "seed", "seeds", "alpha", "score", "headline", "options", *PER_ALGORITHM}
+_NOT_COMPILED = {
+    *("preset", "seed", "seeds", "alpha", "score", "headline", "patience", "keep_best", "options"),
+    *PER_ALGORITHM,
+}
 
 
 def same_program(config: RunConfig) -> str:
@@ -153,7 +158,7 @@ def prepare_together(
         task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
         rows = {s: d.validation if config.evaluate_on == "validation" else everything for s, d in divisions.items()}
         data = Data(x, y, *scored[config.evaluate_on])
-        setup = Setup(config, task, federation_of(config), data, divisions, rows)
+        setup = Setup(config, task, federation_of(config), data, divisions, rows, form_of(dataset))
         setup.check()
         setups.append(setup)
     for config, divisions in zip(configs, made, strict=True):

@@ -15,7 +15,7 @@ from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-_IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 _IDX = re.compile(r"(?P<prefix>.*)-images-idx(?P<dimensions>[34])-ubyte(\.gz)?")
 _TEST = 0.2  # of each class, where the folder does not say which images are for testing
 _SPLIT_SEED = 0  # the split belongs to the dataset: it is the same in every run
@@ -98,7 +98,7 @@ def _labelled(folder: Path, part: str, names: list[str], classes: list[str] | No
     found = []
     for name in names:
         place = folder / part / name
-        files = sorted(entry.name for entry in place.iterdir() if entry.suffix.lower() in _IMAGES)
+        files = sorted(entry.name for entry in place.iterdir() if entry.suffix.lower() in IMAGE_ENDINGS)
         if not files:
             raise FedgenError(f"class folder {place} holds no images")
         found += [(str(Path(part, name, file)), numbers[name]) for file in files]

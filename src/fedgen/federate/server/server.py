@@ -41,8 +41,10 @@ from fedgen.runs.folder import RunFolder
 from fedgen.runs.options import check_headline
 from fedgen.runs.privacy import guarantee
 from fedgen.runs.resume import same_config
+from fedgen.runs.samples import SampleForm
 from fedgen.runs.scores import Record, named_headline
 from fedgen.runs.summary import result_row, summary_of
+from fedgen.runs.trained import Trained
 
 
 @dataclass
@@ -91,6 +93,8 @@ class Server:
         self.path = folder / "runs" / run
         fresh = not (self.path / "config.toml").exists()
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
+        form = self.shared.task
+        self.run_folder.write_form(SampleForm(self.config.dataset, form.sample, form.dtype, form.scale, form.classes))
         self.journal = journal
         keys, gate = public_keys(folder / "keys"), GateLog(folder / GATE_JOURNAL)
         self.exchange = Exchange(grid, self.settings, self.journal, keys, gate)
@@ -107,7 +111,7 @@ class Server:
             sound = self._score(state)
         summary = self._summary()
         if sound:
-            self.run_folder.save_model(self.plan.name, self.config.seed, state)
+            self.run_folder.save_model(self.plan.name, self.config.seed, Trained(state, None, self.config.rounds))
         self.run_folder.write_summary(summary)
         self.journal.write("finished", round=self.run_state.round)
         return summary
