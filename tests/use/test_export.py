@@ -97,6 +97,8 @@ def test_safetensors_hold_the_weights_and_what_they_are_for(tmp_path: Path) -> N
     np.testing.assert_allclose(logits, model.logits(images), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow  # jax2onnx takes seconds to import
+@pytest.mark.filterwarnings("ignore")  # its own, of whatever it imports
 @pytest.mark.parametrize("network", NETWORKS)
 def test_onnx_gives_the_same_logits_for_any_number_of_samples(network: str, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
@@ -106,7 +108,8 @@ def test_onnx_gives_the_same_logits_for_any_number_of_samples(network: str, tmp_
     (given,) = session.get_inputs()
     for count in (1, 5):
         (found,) = session.run(None, {given.name: images[:count]})
-        np.testing.assert_allclose(found, model.logits(images[:count]), rtol=1e-3, atol=1e-4)
+        expected = model.logits(images[:count])
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
 
 def _from_torch(state_dict: Any) -> fedgen.Model:

@@ -10,12 +10,13 @@ import pytest
 from PIL import Image
 
 import fedgen
-
 from fedgen.algorithms.fedavg import fedavg
 from fedgen.core.losses import infer
 from fedgen.errors import FedgenError
 from fedgen.runs.checkpoint import load_tree
-from fedgen.runs.trained import needed_of_users
+from fedgen.runs.samples import form_of
+from fedgen.runs.trained import Trained, needed_of_users
+from fedgen.use.classifier import Classifier, Whose
 from helpers import blobs, built, play, small_setup
 from use_runs import NAMES, named_data, small_run
 
@@ -69,7 +70,7 @@ def test_with_partial_sharing_each_user_has_its_model_of_every_algorithm(partial
     first, second = (run.model("fedgen", user=k).network for k in (0, 1))
     assert np.array_equal(first.params.predictor["weight"], second.params.predictor["weight"])
     assert not np.array_equal(first.params.extractor["hidden"]["weight"], second.params.extractor["hidden"]["weight"])
-    with pytest.raises(FedgenError, match="no global model.*user=0"):
+    with pytest.raises(FedgenError, match=r"no global model.*user=0"):
         run.model("fedgen")
     with pytest.raises(FedgenError, match="users 0 to 5"):
         run.model("fedgen", user=6)
@@ -190,7 +191,7 @@ def test_a_folder_of_an_earlier_version_is_read(whole: fedgen.Result, tmp_path: 
     lines = (old / "config.toml").read_text().splitlines()
     newer = ("patience", "keep_best")
     (old / "config.toml").write_text("\n".join(line for line in lines if line.split(" = ")[0] not in newer))
-    with pytest.raises(FedgenError, match="earlier version.*data="):
+    with pytest.raises(FedgenError, match=r"earlier version.*data="):
         fedgen.load(old).model()
     x = named_data().x_test
     found = fedgen.load(old, data=named_data()).model("fedgen").logits(x)
@@ -219,17 +220,13 @@ def test_a_dataset_shows_itself_in_a_line() -> None:
 
 def test_the_network_is_found_in_what_an_algorithm_keeps() -> None:
     """Also where it is deep in the state: SCAFFOLD's variates and FedOpt's moments are beside it."""
-    from fedgen.runs.samples import form_of
-    from fedgen.runs.trained import Trained
-    from fedgen.use.classifier import Classifier, Whose
-
     for algorithm in ("scaffold", "fedopt"):
         setup = small_setup(algorithm)
         server = play(setup, 1).server
         model = Classifier(
             Whose(algorithm, 0), setup.config, setup.task, form_of(named_data()), Trained(server, None, 1)
         )
-        base = server.base if algorithm == "fedopt" else server.base
+        base = server.base
         assert np.array_equal(model.network.params.predictor["weight"], base.params.predictor["weight"])
         x = setup.task.prepare(jnp.asarray(named_data().x_test[:5]))
         made = fedavg(setup.task, setup.federation)
