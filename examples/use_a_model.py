@@ -41,7 +41,7 @@ def main(out: Path, rounds: int = 20) -> float:
     print("certainty:", model.predict_proba(images).max(axis=1).round(3))
     print("features: ", model.features(images).shape)
 
-    # What the generator makes of a label, the model's last layer should recognise.
+    # What the generator makes of a label, the model's last layer should recognise (after more rounds than these few).
     made = run.generator("fedgen", seed=0).sample([0, 1, 2])
     last = model.network.params.predictor
     print("generated:", np.argmax(made.features @ last["weight"] + last["bias"], axis=1), "of labels", made.labels)

@@ -88,9 +88,10 @@ def _matrix(name: str, entries: Sequence[Entry], titles: Sequence[str]) -> Chart
 def _reliability(name: str, entries: Sequence[Entry], titles: Sequence[str]) -> Chart:
     curves = []
     for number, (entry, title) in enumerate(zip(entries, titles, strict=True)):
-        points = [[one["confidence"], *(one["accuracy"],) * 3] for one in entry["reliability"]]
+        points = [[_centre(one), *(one["accuracy"],) * 3] for one in entry["reliability"]]
         curves.append(series(title, style_of(entry["algorithm"], number), {"accuracy": points}))
-    perfect = [[x, x, x, x] for x in (0.0, 100.0)]
+    centres = sorted({_centre(one) for entry in entries for one in entry["reliability"]})
+    perfect = [[x, x, x, x] for x in dict.fromkeys((0.0, *centres, 100.0))]
     curves.append(series("perfectly calibrated", (len(LIGHT) - 1, 1), {"accuracy": perfect}))
     return lines(
         f"{name}-reliability",
@@ -100,8 +101,12 @@ def _reliability(name: str, entries: Sequence[Entry], titles: Sequence[str]) -> 
         x={"x": "confidence, %"},
         y={"accuracy": {"title": "accuracy", "axis": "accuracy, %"}},
         first="accuracy",
-        markers=True,
     )
+
+
+def _centre(one: Mapping[str, Any]) -> float:
+    """The middle of a bin of confidence, in percent."""
+    return round(50 * (one["low"] + one["high"]), 2)
 
 
 def confusion_figure(confusion: Sequence[Sequence[int]], names: Sequence[str], title: str) -> "Figure":
@@ -130,7 +135,7 @@ def reliability_figure(bins: Sequence[Mapping[str, Any]], ece: float, title: str
     """The reliability diagram: how often predictions of a confidence are right; the dashed line is perfect."""
     figure = new_figure(5.2, 4.4)
     axes = figure.add_subplot()
-    centre = [50 * (one["low"] + one["high"]) for one in bins]
+    centre = [_centre(one) for one in bins]
     width = [100 * (one["high"] - one["low"]) for one in bins]
     axes.bar(centre, [one["accuracy"] for one in bins], width=width, color=LIGHT[0], alpha=0.75, edgecolor="white")
     axes.plot([0, 100], [0, 100], ls="--", color="black", lw=1)

@@ -139,10 +139,12 @@ def _state(algorithm: Algorithm, whose: Whose, trained: Trained, users: int) -> 
     name, user = whose.algorithm, whose.user
     if user is None:
         if algorithm.predict_global is None:
-            raise FedgenError(f"{name} has no global model with these settings; name a user: model('{name}', user=0)")
+            raise FedgenError(
+                f"{name} has no global model with these settings; name a user: --user 0, or user=0 in Python"
+            )
         return _State(trained.server, None, None)
     if algorithm.predict_local is None:
-        raise FedgenError(f"the users of {name} do not predict by themselves; leave out user, for the global model")
+        raise FedgenError(f"the users of {name} do not predict by themselves; leave out the user, for the global model")
     if not 0 <= user < users:
         raise FedgenError(f"there is no user {user}; the run has users 0 to {users - 1}")
     form = jax.eval_shape(algorithm.client_init, jax.random.key(0))

@@ -1,6 +1,7 @@
 """A model's scores on labelled data: computed, kept in the run folder, drawn."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,7 +14,7 @@ from fedgen.data.sources import DATASETS
 from fedgen.data.sources import load as load_by_name
 from fedgen.errors import FedgenError
 from fedgen.files import read_json, write_whole
-from fedgen.report.evaluations import confusion_figure, reliability_figure
+from fedgen.report.evaluations import confusion_figure, reliability_figure, title_of
 from fedgen.report.figures import save_figure
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.samples import SampleForm
@@ -92,9 +93,9 @@ def keep(folder: RunFolder, model: Classifier, data: Labelled, scores: Scores) -
     others = [one for one in kept if any(one[k] != entry[k] for k in key)]
     text = json.dumps({"evaluations": [*others, entry]}, allow_nan=False, ensure_ascii=False)
     write_whole(folder.evaluation_file, (text + "\n").encode())
-    about = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(data.name).name)
+    about = re.sub(r"[^\w.]+", "-", Path(data.name).name).strip("-")
     place, name = folder.path / "evaluation", f"{model.whose}-{about}"
-    title = f"{model.whose.algorithm}, seed {model.whose.seed}, {data.name}"
+    title = f"{title_of(entry)}, {data.name}"
     matrix = confusion_figure(scores.confusion, model.class_names, title)
     return [
         *save_figure(matrix, place, f"{name}.confusion"),

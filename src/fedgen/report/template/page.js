@@ -390,14 +390,16 @@
     function draw(width, name, forPaper) {
       const counts = panels[panel];
       const ink = INKS[name];
-      const side = Math.min(width, 640);
-      const every = Math.ceil(size / (side / 22));
-      const marks = (flip) => names.map((n, i) => [flip ? size - 1 - i : i, n.length > 8 ? n.slice(0, 7) + "…" : n]).filter((_, i) => i % every === 0);
+      const height = Math.max(220, Math.min(640, 70 + size * 34));
+      const shortened = (n, most) => (n.length > most ? n.slice(0, most - 1) + "…" : n);
+      const marks = (flip, every, most) => names.map((n, i) => [flip ? size - 1 - i : i, shortened(n, most)]).filter((_, i) => i % every === 0);
       const made = frame({
-        width: side, height: side, ink, title: chart.title, paper: forPaper, xTitle: "predicted", yTitle: "true",
-        xs: { low: -0.5, high: size - 0.5, marks: marks(false) },
-        ys: { low: -0.5, high: size - 0.5, marks: marks(true) },
+        width, height, ink, title: chart.title, paper: forPaper, xTitle: "predicted", yTitle: "true",
+        xs: { low: -0.5, high: size - 0.5, marks: marks(false, Math.ceil(size / (width / 30)), Math.max(3, Math.floor(width / size / 8))) },
+        ys: { low: -0.5, high: size - 0.5, marks: marks(true, Math.ceil((size * 16) / height), 7) },
       });
+      const { left, top, right, bottom } = made.box;
+      made.svg.append(shape("rect", { x: left, y: top, width: right - left, height: bottom - top, fill: ink.card })); // over the grid
       const [wide, high] = [made.x(1) - made.x(0), made.y(0) - made.y(1)];
       counts.forEach((row, truth) => {
         const total = Math.max(1, row.reduce((a, b) => a + b, 0));
@@ -432,7 +434,7 @@
     const controls = make("div", { class: "controls" });
     const models = Object.keys(panels);
     if (models.length > 1) controls.append(chooser(Object.fromEntries(models.map((n) => [n, n])), panel, "which model", (v) => { panel = v; redraw(); }));
-    controls.append(saveButtons(() => chart.name, () => draw(640, "light", true)));
+    controls.append(saveButtons(() => chart.name, () => draw(760, "light", true)));
     figure.append(controls, plot);
     return redraw;
   }
