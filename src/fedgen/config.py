@@ -179,9 +179,9 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     if config.active > config.users:
         raise FedgenError(f"{config.active} active users of {config.users}: active must be at most users")
     if config.evaluate_on != "validation" and (config.patience or config.keep_best):
-        given = "patience" if config.patience else "keep_best"
+        chooser = "patience" if config.patience else "keep_best"
         raise FedgenError(
-            f"{given} chooses a model by its score, and the test set must not choose; add --evaluate-on validation"
+            f"{chooser} chooses a model by its score, and the test set must not choose; add --evaluate-on validation"
         )
 
     builders = _builders(config, own)

@@ -1,6 +1,6 @@
 """The command `fedgen evaluate`."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -17,7 +17,6 @@ console = Console(highlight=False, markup=False)
 if not console.is_terminal:
     console.width = 120
 MOST_CLASSES = 40  # shown one by one
-_PARTS = ("test", "train", "all")
 
 
 def evaluate(
@@ -41,15 +40,16 @@ def evaluate(
 
     from fedgen.paper.report import write_report
     from fedgen.runs.folder import RunFolder
+    from fedgen.use.evaluation import Part, keep, labelled
     from fedgen.use.evaluation import evaluate as measure
-    from fedgen.use.evaluation import keep, labelled
     from fedgen.use.loaded import load
 
-    if part not in _PARTS:
-        raise FedgenError(f"--part must be {', '.join(_PARTS)}, not {part}")
+    chosen = next((one for one in get_args(Part) if one == part), None)
+    if chosen is None:
+        raise FedgenError(f"--part must be {', '.join(get_args(Part))}, not {part}")
     loaded = load(run)
     model = loaded.model(algorithm, seed=seed, user=user, best=best)
-    data = labelled(loaded, dataset, _PARTS[_PARTS.index(part)], label)
+    data = labelled(loaded, dataset, chosen, label)
     scores = measure(model, data)
     figures = keep(RunFolder(run), model, data, scores)
     write_report([run], run / "report.html")

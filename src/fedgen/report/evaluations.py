@@ -12,7 +12,7 @@ from fedgen.report.charts import lines, series
 from fedgen.report.figures import new_figure
 from fedgen.report.parts import Chart, Section
 from fedgen.report.styles import LIGHT, style_of
-from fedgen.report.table import Column, Number, Table, Text
+from fedgen.report.table import Cell, Column, Number, Table, Text
 from fedgen.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _table(entries: Sequence[Entry], titles: Sequence[str]) -> Table:
         Column("AUC", "each class against the others, the mean over the classes"),
         Column("ECE, %", "expected calibration error: how far confidence and accuracy are apart"),
     ]
-    rows = [
+    rows: list[list[Cell]] = [
         [
             Text(title, style=style_of(entry["algorithm"])),
             Number(entry["round"], form=".0f"),

@@ -258,7 +258,8 @@ class _Runner:
         needed = needed_of_users(program.algorithm, self.setups[0].task)
         clients = jax.tree.map(lambda a: a[index, : self.config.users], only_needed(state.clients, needed))
         server = jax.tree.map(lambda a: a[index], state.server)
-        return Trained(*jax.device_get(gathered((server, clients))), self.progress.round)
+        server, clients = jax.device_get(gathered((server, clients)))
+        return Trained(server, clients, self.progress.round)
 
     def _keep_last(self, job: Job, program: Program, state: State, index: int) -> None:
         if self._keeps_models:

@@ -186,8 +186,8 @@ def _network(config: RunConfig, whose: Whose, task: Task, state: _State) -> Netw
     logits = _predict(algorithm, state, x)
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(noted))
     if len(noted) == 1 and not traced:
-        network = jax.tree.map(np.asarray, noted[0])
-        if np.allclose(infer(model, *network, x), logits, rtol=1e-4, atol=1e-5):
+        network: Network = jax.tree.map(np.asarray, noted[0])
+        if np.allclose(infer(model, network.params, network.statistics, x), logits, rtol=1e-4, atol=1e-5):
             return network
     raise FedgenError(
         f"{whose.algorithm} does not predict with one network, so there are no features or weights of one"

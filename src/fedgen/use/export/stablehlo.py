@@ -1,6 +1,7 @@
 """Export by JAX itself: a StableHLO program with the weights in it."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax import export
@@ -25,7 +26,7 @@ def stablehlo(model: Classifier, folder: Path) -> list[Path]:
     return [path, text]
 
 
-def exported_program(model: Classifier, samples: int) -> export.Exported:
+def exported_program(model: Classifier, samples: Any) -> export.Exported:
     """The program for so many samples, which may be a symbolic number."""
     sample = jax.ShapeDtypeStruct((samples, *model.form.sample), model.form.dtype)
     return export.export(jax.jit(lambda x: raw_logits(model, x)), platforms=PLATFORMS)(sample)
