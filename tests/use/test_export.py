@@ -16,11 +16,12 @@ from safetensors import safe_open
 import fedgen
 from fedgen.config import resolve
 from fedgen.core.streams import stream
+from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError
-from fedgen.runs.samples import SampleForm, task_for
 from fedgen.runs.trained import Trained
 from fedgen.use.classifier import Classifier, Whose, built
 from fedgen.use.export import EXPORTS
+from fedgen.use.form import task_for
 from use_runs import named_data
 
 NETWORKS = {
@@ -35,7 +36,7 @@ def _model(network: str, scale: Any = "signed") -> tuple[Classifier, np.ndarray]
     """A network with random weights and statistics, and images for it."""
     settings, sample = NETWORKS[network]
     config = resolve({"algorithms": ["fedavg"]}, settings)
-    form = SampleForm("some", sample, "uint8", scale, 4, ("a", "b", "c", "d"))
+    form = DataForm(("a", "b", "c", "d"), sample, "uint8", scale, 255)
     task = task_for(config, form, None)
     server = built(config, "fedavg", task).server_init(stream(jax.random.key(0), "model"))
     rng = np.random.default_rng(0)

@@ -14,7 +14,6 @@ from fedgen.algorithms.fedavg import fedavg
 from fedgen.core.losses import infer
 from fedgen.errors import FedgenError
 from fedgen.runs.checkpoint import load_tree
-from fedgen.runs.samples import form_of
 from fedgen.runs.trained import Trained, needed_of_users
 from fedgen.use.classifier import Classifier, Whose
 from helpers import blobs, built, play, small_setup
@@ -144,8 +143,8 @@ def test_images_and_arrays_as_the_run_took_them(whole: fedgen.Result, tmp_path: 
     np.testing.assert_array_equal(model.logits(files), expected)
     np.testing.assert_array_equal(model.logits([Image.open(file) for file in files]), expected)
     for wrong, message in (
-        (x / 255, "bytes, 0 to 255"),
-        (x.astype(int) * 2, "bytes, 0 to 255"),
+        (x / 255, "whole numbers, 0 to 255"),
+        (x.astype(int) * 2, "from .* to [3-5]"),
         (x[:, :4], "shape"),
         (x[:0], "no samples"),
         (tmp_path / "absent.png", "is not there"),
@@ -223,9 +222,7 @@ def test_the_network_is_found_in_what_an_algorithm_keeps() -> None:
     for algorithm in ("scaffold", "fedopt"):
         setup = small_setup(algorithm)
         server = play(setup, 1).server
-        model = Classifier(
-            Whose(algorithm, 0), setup.config, setup.task, form_of(named_data()), Trained(server, None, 1)
-        )
+        model = Classifier(Whose(algorithm, 0), setup.config, setup.task, named_data().form, Trained(server, None, 1))
         base = server.base
         assert np.array_equal(model.network.params.predictor["weight"], base.params.predictor["weight"])
         x = setup.task.prepare(jnp.asarray(named_data().x_test[:5]))

@@ -2,17 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgen.errors import FedgenError
 
-# How bytes become the model's input: (x/255 - 0.5) / 0.5, or x/255.
+# How bytes become the model's input: (x/255 - 0.5) / 0.5, or x/255; with 16 bits `max_value` is in place of 255.
 Scale = Literal["signed", "unit"]
 
 _LARGEST = 1_000_000  # label; what is beyond was not meant as one
+
+
+class DataForm(NamedTuple):
+    """How samples are stored and scaled, and what their labels are called: what a prediction needs to know of data."""
+
+    class_names: tuple[str, ...]
+    sample: tuple[int, ...]
+    dtype: str
+    scale: Scale
+    max_value: int  # the stored value that becomes the largest input, of whole numbers
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,13 +41,25 @@ class Dataset:
     user_train: NDArray[np.int64] | None = None  # the natural user of each training sample, from 0
     group: int = 1  # how many natural users make one user of a run, unless said otherwise
     scale: Scale = "signed"
-    class_names: tuple[str, ...] = ()  # one for each label, where they are known
+    max_value: int = 255  # the stored value that becomes the largest input, of samples of 8 or 16 bits
+    class_names: tuple[str, ...] = ()  # of labels 0, 1 ...; where none are given, their numbers
+
+    def __post_init__(self) -> None:
+        """Name the classes by their numbers where they have no names."""
+        if not self.class_names:
+            object.__setattr__(self, "class_names", tuple(map(str, range(self.classes))))
 
     def __repr__(self) -> str:
         """One line: arrays are described, not shown."""
         form = f"{self.x_train.dtype} {tuple(self.x_train.shape[1:])}"
         samples = f"{len(self.y_train):,} training and {len(self.y_test):,} test samples of {form}"
         return f"Dataset({self.name!r}: {samples}, {self.classes} classes)"
+
+    @property
+    def form(self) -> DataForm:
+        """What a prediction needs to know of this data."""
+        x = self.x_train
+        return DataForm(self.class_names, tuple(x.shape[1:]), str(x.dtype), self.scale, self.max_value)
 
 
 def from_arrays(
@@ -90,7 +112,7 @@ def from_arrays(
     users = None if user_train is None else numbered(user_train, len(y), name)
     if class_names and len(class_names) != classes:
         raise FedgenError(f"{name}: {len(class_names)} class names for {classes} classes; give one for each label")
-    return Dataset(name, x, y, x2, y2, classes, users, group, scale, tuple(map(str, class_names)))
+    return Dataset(name, x, y, x2, y2, classes, users, group, scale, class_names=tuple(map(str, class_names)))
 
 
 def numbered(users: Any, samples: int, name: str) -> NDArray[np.int64]:

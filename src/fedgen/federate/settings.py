@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedgen.config import RunConfig, checked, read_toml, resolve
 from fedgen.core.contract import Model, Task
 from fedgen.core.settings import NotNegative, Positive, Rate, WholeNumber
-from fedgen.data.dataset import Dataset, Scale
+from fedgen.data.dataset import DataForm, Dataset, Scale
 from fedgen.errors import FedgenError
 from fedgen.registry import importable
 from fedgen.runs.task import model_by_name, task_of
@@ -32,6 +32,11 @@ class TaskSettings(BaseModel):
     sample: tuple[Positive, ...] = Field(description="the shape of one sample: height, width and channels of an image")
     dtype: Literal["uint8", "float32"] = Field(default="uint8", description="how samples are stored")
     scale: Scale = Field(default="signed", description="bytes become -1 to 1 (signed) or 0 to 1 (unit)")
+
+    @property
+    def form(self) -> DataForm:
+        """How samples are stored and scaled, and what their classes are called."""
+        return DataForm(tuple(map(str, range(self.classes))), self.sample, self.dtype, self.scale, 255)
 
 
 class ServerSettings(BaseModel):

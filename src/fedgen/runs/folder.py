@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from fedgen.config import RunConfig, read_toml, resolve, to_toml
 from fedgen.core.contract import Tree
+from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
 from fedgen.registry import file_name
 from fedgen.runs.checkpoint import load_tree, read_about, save_tree
-from fedgen.runs.samples import SampleForm, write_form
 from fedgen.runs.scores import Record
 from fedgen.runs.trained import Trained
 
@@ -121,15 +121,15 @@ class RunFolder:
         ending = f"{'.best' if best else ''}{'.users' if users else ''}.safetensors"
         return self.models / f"{file_name(algorithm)}-seed{seed}{ending}"
 
-    def write_form(self, form: SampleForm) -> None:
-        """Write what the samples look like."""
-        write_form(self.data_file, form)
-
     def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
         """Write who holds how many samples of each label: by seed, counts [user, label]."""
         first = {str(seed): labels[:MOST_USERS].tolist() for seed, labels in counts.items()}
         users = max(len(labels) for labels in counts.values())
         write_whole(self.labels_file, (json.dumps({"users": users, "counts": first}) + "\n").encode())
+
+    def write_data(self, form: DataForm) -> None:
+        """Write how samples are stored and scaled, and what their classes are called."""
+        write_whole(self.data_file, (json.dumps(form._asdict()) + "\n").encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary."""
@@ -158,10 +158,10 @@ class FollowedFolder(RunFolder):
     def save_model(self, algorithm: str, seed: int, trained: Trained, *, best: bool = False) -> None:
         """The other host does it."""
 
-    def write_form(self, form: SampleForm) -> None:
+    def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
         """The other host does it."""
 
-    def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
+    def write_data(self, form: DataForm) -> None:
         """The other host does it."""
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ The simulator and a site of a real federation both start here.
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ def task_of(config: RunConfig, model: Model | None, dataset: Dataset, proxy_samp
         model or model_by_name(config.model, sample, dataset.classes, config.of("model")),
         dataset.classes,
         jax.ShapeDtypeStruct(sample, dataset.x_train.dtype),
-        PREPARE[dataset.scale],
+        partial(PREPARE[dataset.scale], white=dataset.max_value),
         proxy_samples,
     )
 
@@ -47,15 +48,19 @@ def federation_of(config: RunConfig) -> Federation:
     return Federation.model_construct(**{name: getattr(config, name) for name in Federation.model_fields})
 
 
-def normalise(x: Array) -> Array:
-    """Stored bytes as (x/255 - 0.5) / 0.5; other numbers as they are."""
-    return (unit(x) - 0.5) / 0.5 if x.dtype == jnp.uint8 else unit(x)
+def normalise(x: Array, white: int = 255) -> Array:
+    """Stored bytes, or numbers of 16 bits, as (x/white - 0.5) / 0.5; other numbers as they are."""
+    return (unit(x, white) - 0.5) / 0.5 if _is_whole(x) else unit(x)
 
 
-def unit(x: Array) -> Array:
-    """Stored bytes as x/255; other numbers as they are."""
-    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+def unit(x: Array, white: int = 255) -> Array:
+    """Stored bytes, or numbers of 16 bits, as x/white; other numbers as they are."""
+    return x.astype(jnp.float32) / white if _is_whole(x) else x.astype(jnp.float32)
+
+
+def _is_whole(x: Array) -> bool:
+    return x.dtype in (jnp.uint8, jnp.uint16)
 
 
 # How a dataset's samples become the model's input.
-PREPARE: dict[str, Callable[[Array], Array]] = {"signed": normalise, "unit": unit}
+PREPARE: dict[str, Callable[..., Array]] = {"signed": normalise, "unit": unit}

@@ -140,8 +140,8 @@ class _Runner:
     def run(self) -> list[dict[str, Any]]:
         restore = self._resume()
         if self.folder is not None:
+            self.folder.write_data(self.setups[0].form)
             self.folder.write_labels({seed: division.labels for seed, division in self.setups[0].divisions.items()})
-            self.folder.write_form(self.setups[0].form)
         for number in range(self.progress.job, len(self.jobs)):
             job = self.jobs[number]
             inputs = inputs_of(self.setups, job)

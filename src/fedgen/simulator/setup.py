@@ -12,13 +12,12 @@ import numpy as np
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Model, Task
-from fedgen.data.dataset import Dataset
+from fedgen.data.dataset import DataForm, Dataset
 from fedgen.data.federated import Division, gather
 from fedgen.errors import FedgenError
 from fedgen.runs.division import divide_all, keep_partition, load_dataset
 from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee
-from fedgen.runs.samples import SampleForm, form_of
 from fedgen.runs.task import federation_of, task_of
 from fedgen.simulator.engine import Data, Inputs, Program
 from fedgen.simulator.sharding import place, place_samples
@@ -34,7 +33,7 @@ class Setup:
     data: Data
     divisions: Mapping[int, Division]  # by seed
     score_rows: Mapping[int, np.ndarray]  # by seed: the rows that are evaluated
-    form: SampleForm  # what the samples look like
+    form: DataForm  # how the samples are stored and scaled, and what their classes are called
 
     @property
     def rows_held(self) -> int:
@@ -158,7 +157,7 @@ def prepare_together(
         task = task_of(config, model, dataset, proxy_samples=len(divisions[config.seed].proxy))
         rows = {s: d.validation if config.evaluate_on == "validation" else everything for s, d in divisions.items()}
         data = Data(x, y, *scored[config.evaluate_on])
-        setup = Setup(config, task, federation_of(config), data, divisions, rows, form_of(dataset))
+        setup = Setup(config, task, federation_of(config), data, divisions, rows, dataset.form)
         setup.check()
         setups.append(setup)
     for config, divisions in zip(configs, made, strict=True):

@@ -12,8 +12,8 @@ from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Array, Params, Task, Tree
 from fedgen.core.losses import infer
+from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError
-from fedgen.runs.samples import SampleForm
 from fedgen.runs.task import federation_of
 from fedgen.runs.trained import Trained, completed
 from fedgen.use.inputs import samples_of
@@ -49,7 +49,7 @@ class Classifier:
     or images (paths or PIL images). Normalisation is part of the model.
     """
 
-    def __init__(self, whose: Whose, config: RunConfig, task: Task, form: SampleForm, trained: Trained) -> None:
+    def __init__(self, whose: Whose, config: RunConfig, task: Task, form: DataForm, trained: Trained) -> None:
         self.whose, self.config, self.task, self.form, self.round = whose, config, task, form, trained.round
         self._state = _state(built(config, whose.algorithm, task), whose, trained, config.users)
         self._logits = self._compiled(lambda x: self.logits_of(task.prepare(x)))
@@ -62,13 +62,13 @@ class Classifier:
         best = ", the best by validation" if self.whose.best else ""
         return (
             f"<{who} of {self.whose.algorithm}, seed {self.whose.seed}, after {self.round} rounds{best}:"
-            f" {self.form.dtype} {self.form.sample} -> {self.form.classes} classes>"
+            f" {self.form.dtype} {self.form.sample} -> {len(self.form.class_names)} classes>"
         )
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes; their numbers where they have none."""
-        return self.form.names
+        return self.form.class_names
 
     def logits_of(self, x: Array) -> Array:
         """The logits of normalised samples: a function that JAX can transform, compile and export."""

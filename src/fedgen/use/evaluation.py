@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgen.data.dataset import Dataset
+from fedgen.data.dataset import DataForm, Dataset
 from fedgen.data.sources import DATASETS
 from fedgen.data.sources import load as load_by_name
 from fedgen.errors import FedgenError
@@ -17,7 +17,6 @@ from fedgen.files import read_json, write_whole
 from fedgen.report.evaluations import confusion_figure, reliability_figure, title_of
 from fedgen.report.figures import save_figure
 from fedgen.runs.folder import RunFolder
-from fedgen.runs.samples import SampleForm
 from fedgen.use.classifier import Classifier
 from fedgen.use.inputs import numbers_of, read_inputs, samples_of
 from fedgen.use.loaded import Run
@@ -55,8 +54,9 @@ def labelled(
     y = {"test": dataset.y_test, "train": dataset.y_train}.get(part)
     if x is None or y is None:
         x, y = np.concatenate([dataset.x_train, dataset.x_test]), np.concatenate([dataset.y_train, dataset.y_test])
-    names = dataset.class_names
-    numbers = numbers_of([names[one] for one in y], form) if names and form.class_names else numbers_of(y, form)
+    names, plain = dataset.class_names, tuple(map(str, range(len(form.class_names))))
+    by_name = form.class_names != plain and names != plain[: len(names)]
+    numbers = numbers_of([names[one] for one in y], form) if by_name else numbers_of(y, form)
     return _checked(f"{dataset.name} ({part})", x, numbers, form)
 
 
@@ -73,7 +73,7 @@ def _of_run(run: Run, name: str | None) -> Dataset:
         raise FedgenError(f"the run's dataset cannot be read ({error}); name another with --dataset") from error
 
 
-def _checked(name: str, x: Any, y: NDArray[np.int64], form: SampleForm) -> Labelled:
+def _checked(name: str, x: Any, y: NDArray[np.int64], form: DataForm) -> Labelled:
     samples = samples_of(x, form)
     if len(samples) != len(y):
         raise FedgenError(f"{name}: {len(samples)} samples but {len(y)} labels")

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedgen.data.dataset import DataForm
 from fedgen.data.images import Mode, decoded, in_folder
 from fedgen.data.npz import read_npz
 from fedgen.data.sources.own import IMAGE_ENDINGS
 from fedgen.errors import FedgenError
-from fedgen.runs.samples import SampleForm
 
 _LABELS = ("label", "labels", "class", "target", "y")  # names of the column with the labels of a CSV file
 
@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
     labels: list[str] | None = None  # as written: a class's name or its number
 
 
-def samples_of(x: Any, form: SampleForm) -> NDArray[Any]:
+def samples_of(x: Any, form: DataForm) -> NDArray[Any]:
     """Samples as the run stored them, from an array of them, a single one, or images (files or PIL's)."""
     if isinstance(x, str | Path | Image.Image):
         x = [x]
@@ -35,7 +35,7 @@ def samples_of(x: Any, form: SampleForm) -> NDArray[Any]:
     return _typed(_shaped(np.asarray(x), form), form)
 
 
-def read_inputs(paths: Sequence[Path], form: SampleForm, label: str = "") -> Inputs:
+def read_inputs(paths: Sequence[Path], form: DataForm, label: str = "") -> Inputs:
     """The samples in these files and folders; `label` names the column of labels in a CSV file."""
     parts = [_read(path, form, label) for path in paths]
     labels = [one for part in parts for one in part.labels or ()]
@@ -44,15 +44,15 @@ def read_inputs(paths: Sequence[Path], form: SampleForm, label: str = "") -> Inp
     return Inputs(names, np.concatenate([part.x for part in parts]), known)
 
 
-def numbers_of(labels: Iterable[Any], form: SampleForm) -> NDArray[np.int64]:
+def numbers_of(labels: Iterable[Any], form: DataForm) -> NDArray[np.int64]:
     """Labels by name or by number, as numbers."""
-    numbers = {name: number for number, name in enumerate(form.names)}
-    numbers |= {str(number): number for number in range(form.classes) if str(number) not in numbers}
+    numbers = {name: number for number, name in enumerate(form.class_names)}
+    numbers |= {str(number): number for number in range(len(form.class_names)) if str(number) not in numbers}
     found = []
     for label in labels:
         number = numbers.get(_plain(label))
         if number is None:
-            known = ", ".join(form.names[:10]) + (" …" if form.classes > 10 else "")
+            known = ", ".join(form.class_names[:10]) + (" …" if len(form.class_names) > 10 else "")
             raise FedgenError(f"there is no class '{label}'; the run's classes are {known}")
         found.append(number)
     return np.array(found, np.int64)
@@ -67,7 +67,7 @@ def _plain(label: Any) -> str:
     return str(int(number)) if number.is_integer() else str(label)
 
 
-def _read(path: Path, form: SampleForm, label: str) -> Inputs:
+def _read(path: Path, form: DataForm, label: str) -> Inputs:
     if not path.exists():
         raise FedgenError(f"{path} does not exist; give images, a folder of images, or an .npz, .npy or .csv file")
     if path.is_dir():
@@ -82,17 +82,18 @@ def _read(path: Path, form: SampleForm, label: str) -> Inputs:
     raise FedgenError(f"{path} is neither an image nor a folder, and no .npz, .npy or .csv file")
 
 
-def _folder(path: Path, form: SampleForm) -> Inputs:
+def _folder(path: Path, form: DataForm) -> Inputs:
     """All images of a folder and those below it; in a folder for each class, these are the labels."""
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_ENDINGS and file.is_file())
     if not files:
         raise FedgenError(f"{path} holds no images")
     x = np.stack([_image(file, form) for file in files])
     labels = [file.parent.name for file in files]
-    return Inputs([str(file) for file in files], x, labels if all(label in form.names for label in labels) else None)
+    known = all(label in form.class_names for label in labels)
+    return Inputs([str(file) for file in files], x, labels if known else None)
 
 
-def _arrays(path: Path, form: SampleForm) -> Inputs:
+def _arrays(path: Path, form: DataForm) -> Inputs:
     labels = None
     if path.suffix.lower() == ".npy":
         try:
@@ -112,7 +113,7 @@ def _arrays(path: Path, form: SampleForm) -> Inputs:
     return Inputs([f"{path}[{row}]" for row in range(len(x))], x, labels)
 
 
-def _table(path: Path, form: SampleForm, label: str) -> Inputs:
+def _table(path: Path, form: DataForm, label: str) -> Inputs:
     """A CSV file with a sample on each line; the column of labels may be there, and is left out."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -137,7 +138,7 @@ def _table(path: Path, form: SampleForm, label: str) -> Inputs:
     except ValueError as error:
         raise FedgenError(f"{path} must hold numbers only, besides a column of labels: {error}") from error
     labels = None if column is None else [row[column].strip() for row in rows]
-    whole = form.dtype == "uint8" and np.all(x == np.round(x))
+    whole = np.dtype(form.dtype).kind in "iu" and np.all(x == np.round(x))
     return Inputs(
         [f"{path}[{row}]" for row in range(len(x))], samples_of(x.astype(np.int64) if whole else x, form), labels
     )
@@ -159,7 +160,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _image(image: str | Path | Image.Image, form: SampleForm) -> NDArray[Any]:
+def _image(image: str | Path | Image.Image, form: DataForm) -> NDArray[Any]:
     """An image as a sample: of the run's size, grey or in colour."""
     channels = (*form.sample, 1)[2] if len(form.sample) in (2, 3) else 0
     if form.dtype != "uint8" or channels not in (1, 3):
@@ -176,7 +177,7 @@ def _image(image: str | Path | Image.Image, form: SampleForm) -> NDArray[Any]:
     return decoded(in_folder(path.parent), path.name, height, width, mode).reshape(form.sample)
 
 
-def _shaped(x: NDArray[Any], form: SampleForm) -> NDArray[Any]:
+def _shaped(x: NDArray[Any], form: DataForm) -> NDArray[Any]:
     """With a leading sample axis, and with the last axis of length 1 that grey images may lack."""
     sample = form.sample
     grey = sample[:-1] if len(sample) == 3 and sample[-1] == 1 else sample
@@ -187,18 +188,19 @@ def _shaped(x: NDArray[Any], form: SampleForm) -> NDArray[Any]:
     return x.reshape(-1, *sample)
 
 
-def _typed(x: NDArray[Any], form: SampleForm) -> NDArray[Any]:
+def _typed(x: NDArray[Any], form: DataForm) -> NDArray[Any]:
     """Of the run's type, where that changes no value."""
-    whole = np.issubdtype(x.dtype, np.integer)
-    if form.dtype == "uint8":
-        if not whole or (x.size and (x.min() < 0 or x.max() > 255)):
-            raise FedgenError(
-                f"this run took bytes, 0 to 255, and normalises them itself; these samples are {x.dtype}"
-                + (f" from {x.min():g} to {x.max():g}" if x.size else "")
-            )
-        return x.astype(np.uint8)
-    if x.dtype == np.uint8:
-        raise FedgenError("this run took numbers of float32, not bytes; give them as they were, .astype('float32')")
-    if not (whole or np.issubdtype(x.dtype, np.floating)):
+    kept, given = np.dtype(form.dtype), x.dtype.kind
+    if given not in "iuf":
         raise FedgenError(f"samples must be numbers, not {x.dtype}")
-    return x.astype(np.float32)
+    if kept.kind == "f":
+        if x.dtype == np.uint8:
+            raise FedgenError("this run took numbers of float32, not bytes; give them as they were, .astype('float32')")
+        return x.astype(kept)
+    least, most = np.iinfo(kept).min, np.iinfo(kept).max
+    if given == "f" or (x.size and (x.min() < least or x.max() > most)):
+        found = f" from {x.min():g} to {x.max():g}" if x.size else ""
+        raise FedgenError(
+            f"this run took whole numbers, {least} to {most}, and scales them itself; these are {x.dtype}{found}"
+        )
+    return x.astype(kept)

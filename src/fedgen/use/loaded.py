@@ -9,7 +9,7 @@ import jax
 from fedgen.algorithms import ALGORITHMS
 from fedgen.config import RunConfig
 from fedgen.core.contract import Model
-from fedgen.data.dataset import Dataset
+from fedgen.data.dataset import DataForm, Dataset
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
 from fedgen.registry import check_origin
@@ -17,10 +17,10 @@ from fedgen.report.runs import read_run
 from fedgen.runs.checkpoint import load_tree, read_about
 from fedgen.runs.division import load_dataset
 from fedgen.runs.folder import RunFolder
-from fedgen.runs.samples import SampleForm, form_of, read_form, task_for
 from fedgen.runs.scores import Record
 from fedgen.runs.trained import Trained, needed_of_users, only_needed
 from fedgen.use.classifier import Classifier, built
+from fedgen.use.form import read_form, task_for
 from fedgen.use.generator import LatentGenerator
 from fedgen.use.models import Models, absent
 
@@ -84,14 +84,14 @@ class Run:
         return self._read.results
 
     @property
-    def form(self) -> SampleForm:
+    def form(self) -> DataForm:
         """What samples look like: shape, type, normalisation, class names."""
         return self.models.form
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes; their numbers where they have none."""
-        return self.form.names
+        return self.form.class_names
 
     def model(
         self, algorithm: str | None = None, *, seed: int | None = None, user: int | None = None, best: bool = False
@@ -153,12 +153,12 @@ def as_frame(records: Sequence[Mapping[str, Any]]) -> "pandas.DataFrame":
     return pandas.DataFrame.from_records(list(records))
 
 
-def _form(folder: RunFolder, config: RunConfig, data: Dataset | None) -> SampleForm:
+def _form(folder: RunFolder, config: RunConfig, data: Dataset | None) -> DataForm:
     """What the run's samples look like: from its folder, or of an earlier version's from the dataset itself."""
     if folder.data_file.exists():
         return read_form(folder.data_file)
     try:
-        return form_of(data or load_dataset(config))
+        return (data or load_dataset(config)).form
     except FedgenError as error:
         raise FedgenError(
             f"{folder.path} was made by an earlier version, which did not note what its samples look like, and its"

@@ -5,8 +5,8 @@ from typing import Any
 
 from fedgen.config import RunConfig
 from fedgen.core.contract import Task
+from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError, unknown
-from fedgen.runs.samples import SampleForm
 from fedgen.runs.trained import Trained
 from fedgen.use.classifier import Classifier, Whose
 from fedgen.use.generator import LatentGenerator
@@ -18,7 +18,7 @@ Source = Callable[[str, int, bool, bool], Trained]
 class Models:
     """Finds the model that is asked for, and makes it ready to predict."""
 
-    def __init__(self, config: RunConfig, task: Task, form: SampleForm, source: Source) -> None:
+    def __init__(self, config: RunConfig, task: Task, form: DataForm, source: Source) -> None:
         self.config, self.task, self.form, self._source = config, task, form, source
 
     def model(

@@ -41,7 +41,6 @@ from fedgen.runs.folder import RunFolder
 from fedgen.runs.options import check_headline
 from fedgen.runs.privacy import guarantee
 from fedgen.runs.resume import same_config
-from fedgen.runs.samples import SampleForm
 from fedgen.runs.scores import Record, named_headline
 from fedgen.runs.summary import result_row, summary_of
 from fedgen.runs.trained import Trained
@@ -93,8 +92,7 @@ class Server:
         self.path = folder / "runs" / run
         fresh = not (self.path / "config.toml").exists()
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
-        form = self.shared.task
-        self.run_folder.write_form(SampleForm(self.config.dataset, form.sample, form.dtype, form.scale, form.classes))
+        self.run_folder.write_data(self.shared.task.form)
         self.journal = journal
         keys, gate = public_keys(folder / "keys"), GateLog(folder / GATE_JOURNAL)
         self.exchange = Exchange(grid, self.settings, self.journal, keys, gate)

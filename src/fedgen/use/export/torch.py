@@ -51,7 +51,8 @@ def torch(model: Classifier, folder: Path) -> list[Path]:
             " networks that came from PyTorch have); export it to onnx or stablehlo"
         )
     arguments, arrays = convert(model.network, model)
-    given = {**arguments, "classes": model.form.classes, "scale": model.form.scale}
+    form = model.form
+    given = {**arguments, "classes": len(form.class_names), "scale": form.scale, "white": form.max_value}
     source = (files("fedgen.use.export") / "torch_networks" / f"{model.config.model}.py").read_text(encoding="utf-8")
     said = ", ".join(f"{key}={value!r}" for key, value in given.items())
     path = folder / f"{name}.py"

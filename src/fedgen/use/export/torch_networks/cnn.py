@@ -7,7 +7,7 @@ from torch import nn
 class Network(nn.Module):
     """Images [sample, channel, height, width] -> logits; bytes are normalised here, floats are taken as they are."""
 
-    def __init__(self, inputs, channels, pool, flat, latent, classes, scale):
+    def __init__(self, inputs, channels, pool, flat, latent, classes, scale, white):
         super().__init__()
         layers = []
         for fan_in, fan_out in zip((inputs, *channels), channels, strict=False):
@@ -15,10 +15,10 @@ class Network(nn.Module):
             layers += [nn.MaxPool2d(2)] if pool else []
         self.extractor = nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, latent))
         self.predictor = nn.Linear(latent, classes)
-        self.scale = scale
+        self.scale, self.white = scale, white
 
     def forward(self, x):
-        if x.dtype == torch.uint8:
-            x = x.float() / 255
+        if not torch.is_floating_point(x):
+            x = x.float() / self.white
             x = (x - 0.5) / 0.5 if self.scale == "signed" else x
         return self.predictor(self.extractor(x))

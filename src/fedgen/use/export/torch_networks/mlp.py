@@ -10,14 +10,14 @@ class Network(nn.Module):
     Bytes are normalised here, floats are taken as they are.
     """
 
-    def __init__(self, inputs, hidden, latent, classes, scale):
+    def __init__(self, inputs, hidden, latent, classes, scale, white):
         super().__init__()
         self.extractor = nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, latent))
         self.predictor = nn.Linear(latent, classes)
-        self.scale = scale
+        self.scale, self.white = scale, white
 
     def forward(self, x):
-        if x.dtype == torch.uint8:
-            x = x.float() / 255
+        if not torch.is_floating_point(x):
+            x = x.float() / self.white
             x = (x - 0.5) / 0.5 if self.scale == "signed" else x
         return self.predictor(self.extractor(x))

@@ -20,7 +20,7 @@ class Block(nn.Module):
 class Network(nn.Module):
     """Images [sample, channel, height, width] -> logits; bytes are normalised here, floats are taken as they are."""
 
-    def __init__(self, inputs, widths, blocks, latent, classes, scale):
+    def __init__(self, inputs, widths, blocks, latent, classes, scale, white):
         super().__init__()
         stem = nn.Sequential(nn.Conv2d(inputs, widths[0], 3, padding=1), nn.BatchNorm2d(widths[0]), nn.ReLU())
         layers, fan_in = [], widths[0]
@@ -30,10 +30,10 @@ class Network(nn.Module):
                 fan_in = fan_out
         self.extractor = nn.Sequential(stem, *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(fan_in, latent))
         self.predictor = nn.Linear(latent, classes)
-        self.scale = scale
+        self.scale, self.white = scale, white
 
     def forward(self, x):
-        if x.dtype == torch.uint8:
-            x = x.float() / 255
+        if not torch.is_floating_point(x):
+            x = x.float() / self.white
             x = (x - 0.5) / 0.5 if self.scale == "signed" else x
         return self.predictor(self.extractor(x))
