@@ -71,6 +71,8 @@ def simulate(
     elif model is not None:
         layer["model"] = "own"
         own.add("model")
+    if resume and out is None:
+        raise FedgenError("resume=True needs out=, the folder of the run to continue")
     config = resolve(layer, options or {}, own=own)
     setup = prepare(config, data, model)
     folder = None if out is None else _folder(Path(out), config, resume)
@@ -106,7 +108,10 @@ def simulate(
 
 def _folder(path: Path, config: RunConfig, resume: bool) -> RunFolder:
     """The run folder, new or to be continued."""
-    if not resume or not (path / "config.toml").exists():
+    there = (path / "config.toml").exists()
+    if there and not resume:
+        raise FedgenError(f"{path} holds a run already; continue it with resume=True, or give another out=")
+    if not there:
         return RunFolder.create(path, config)
     folder = RunFolder.open(path)
     if not same_config(read_text(folder.config_file), config):

@@ -217,6 +217,7 @@ def test_a_dataset_shows_itself_in_a_line() -> None:
         fedgen.from_arrays(*blobs(50), *blobs(20, seed=1), class_names=["a", "b", "c"])
 
 
+@pytest.mark.slow
 def test_the_network_is_found_in_what_an_algorithm_keeps() -> None:
     """Also where it is deep in the state: SCAFFOLD's variates and FedOpt's moments are beside it."""
     for algorithm in ("scaffold", "fedopt"):

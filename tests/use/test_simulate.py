@@ -98,6 +98,10 @@ def test_a_run_that_was_stopped_as_a_whole_is_resumed(whole: fedgen.Result, tmp_
     assert first.model("fedgen", seed=0).round == 3
     with pytest.raises(FedgenError, match="has not come so far"):
         first.model("fedavg")
+    with pytest.raises(FedgenError, match="holds a run already"):
+        small_run(tmp_path / "run", "fedgen", "fedavg", **settings)
+    with pytest.raises(FedgenError, match="needs out="):
+        small_run(None, "fedgen", resume=True)
     with pytest.raises(FedgenError, match="other settings"):
         small_run(tmp_path / "run", "fedgen", "fedavg", seeds=2, lr=0.2, resume=True)
     second = small_run(tmp_path / "run", "fedgen", "fedavg", resume=True, **settings)

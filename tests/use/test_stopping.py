@@ -109,6 +109,7 @@ class _StopAt(Watch):
         return self.reached
 
 
+@pytest.mark.slow
 def test_an_interruption_changes_neither_the_stop_nor_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_batched", lambda: True)
     layer = {"algorithms": ["fedavg"], "seeds": 3, "rounds": 8, "lr": 0.6, "patience": 2, **HELD_OUT}
