@@ -1,5 +1,6 @@
 """What a run folder gives back: the models that were evaluated, each user's own, and the generator."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fedgen.errors import FedgenError
 from fedgen.runs.checkpoint import load_tree
 from fedgen.runs.trained import Trained, needed_of_users
 from fedgen.use.classifier import Classifier, Whose
+from fedgen.use.form import read_form
 from helpers import blobs, built, play, small_setup
 from use_runs import NAMES, named_data, small_run
 
@@ -195,6 +197,18 @@ def test_a_folder_of_an_earlier_version_is_read(whole: fedgen.Result, tmp_path: 
     x = named_data().x_test
     found = fedgen.load(old, data=named_data()).model("fedgen").logits(x)
     np.testing.assert_array_equal(found, fedgen.load(whole.path).model("fedgen").logits(x))
+
+
+@pytest.mark.parametrize(
+    "changed", [{"scale": "cubic"}, {"dtype": "U7"}, {"dtype": "nothing"}, {"class_names": 3}, {"sample": []}]
+)
+def test_a_description_of_samples_that_was_damaged_is_noticed(changed: dict, tmp_path: Path) -> None:
+    good = {**named_data().form._asdict()}
+    (tmp_path / "data.json").write_text(json.dumps(good))
+    assert read_form(tmp_path / "data.json") == named_data().form
+    (tmp_path / "data.json").write_text(json.dumps({**good, **changed}))
+    with pytest.raises(FedgenError, match="run it again"):
+        read_form(tmp_path / "data.json")
 
 
 def test_wrong_questions_get_a_sentence(whole: fedgen.Result, tmp_path: Path) -> None:

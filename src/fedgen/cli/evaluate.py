@@ -32,7 +32,7 @@ def evaluate(
 ) -> None:  # fmt: skip
     """Measure a trained model on labelled data: accuracy, precision, recall, F1, AUC, confusion, calibration.
 
-    The numbers go to evaluation.json in the run's folder, the confusion matrix and the reliability diagram to
+    RUN is a run's folder (--out of `fedgen run`). The numbers go to evaluation.json in it, the confusion matrix and the reliability diagram to
     evaluation/ as PNG and SVG, and all of it to report.html.
     """
     import json

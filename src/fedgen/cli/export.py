@@ -20,7 +20,10 @@ def export(
     best: BestOption = False,
     out: Annotated[Path | None, typer.Option(help="The folder to write to. Default: export in the run's folder.")] = None,
 ) -> None:  # fmt: skip
-    """Write a trained model in a format of others, which then need no FedGen to use it."""
+    """Write a trained model in a format of others, which then need no FedGen to use it.
+
+    RUN is a run's folder (--out of `fedgen run`).
+    """
     from fedgen.use.export import EXPORTS
     from fedgen.use.loaded import load
 

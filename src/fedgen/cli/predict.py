@@ -32,7 +32,9 @@ def predict(
 ) -> None:  # fmt: skip
     """Predict the labels of images or arrays with a trained model.
 
-    Images are resized to the size of the run's, and normalised as in the run.
+    RUN is a run's folder (--out of `fedgen run`). An INPUT is an image, a folder of images, an .npz or .npy file (array
+    x), or a .csv file with a sample on each line. Images are resized to the run's size, and all is normalised as in the
+    run.
     """
     from fedgen.use.inputs import read_inputs
     from fedgen.use.loaded import load
