@@ -74,8 +74,9 @@ def test_a_pytorch_module_gives_the_same_logits(network: str, scale: str, tmp_pa
     assert weights.suffix == ".safetensors"
 
 
-def test_stablehlo_gives_the_same_logits_for_any_number_of_samples(tmp_path: Path) -> None:
-    model, images = _model("cnn")
+@pytest.mark.parametrize("network", NETWORKS)
+def test_stablehlo_gives_the_same_logits_for_any_number_of_samples(network: str, tmp_path: Path) -> None:
+    model, images = _model(network)
     program, text = EXPORTS["stablehlo"](model, tmp_path)
     loaded = jax.export.deserialize(bytearray(program.read_bytes()))
     for count in (1, 5):
