@@ -11,7 +11,7 @@ import fedgen
 ROOT = Path(fedgen.__file__).parent
 # A module may import from its own level and from those before it.
 ORDER = [
-    {"errors", "version", "files", "toml", "registry"},
+    {"errors", "version", "files", "toml", "registry", "settings"},
     {"core"},
     {"models", "data"},
     {"algorithms"},
@@ -20,12 +20,15 @@ ORDER = [
     {"simulator", "federate"},
     {"demo", "grid", "report"},
     {"sweeps"},
-    {"paper", "bench"},
+    {"paper", "bench", "use"},
     {"library"},
     {"cli"},
 ]
 # Of one level, and yet they do not know each other.
-APART = [{"models", "data"}, {"simulator", "federate"}, {"demo", "grid"}, {"grid", "report"}, {"paper", "bench"}]
+APART = [
+    *({"models", "data"}, {"simulator", "federate"}, {"demo", "grid"}, {"grid", "report"}, {"paper", "bench"}),
+    *({"use", "paper"}, {"use", "bench"}),
+]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 
 

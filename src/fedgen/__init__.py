@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from fedgen.models.from_equinox import from_equinox
     from fedgen.models.from_flax import from_flax
     from fedgen.models.from_torch import from_torch
+    from fedgen.runs.watch import StopRun
     from fedgen.simulator.devices import use_machine_well
     from fedgen.sweeps.sweep import sweep
+    from fedgen.use.classifier import Classifier
+    from fedgen.use.loaded import Run, load
+    from fedgen.use.result import Result
 
 __all__ = [
     "ALGORITHMS",
@@ -28,6 +32,7 @@ __all__ = [
     "MODELS",
     "Algorithm",
     "Batch",
+    "Classifier",
     "Dataset",
     "Federation",
     "FedgenError",
@@ -36,14 +41,18 @@ __all__ = [
     "Model",
     "Needs",
     "Params",
+    "Result",
     "Round",
+    "Run",
     "Step",
+    "StopRun",
     "Task",
     "__version__",
     "from_arrays",
     "from_equinox",
     "from_flax",
     "from_torch",
+    "load",
     "simulate",
     "sweep",
     "use_machine_well",
@@ -71,8 +80,12 @@ _MODULES = {
     "fedgen.models.from_equinox": ("from_equinox",),
     "fedgen.models.from_flax": ("from_flax",),
     "fedgen.models.from_torch": ("from_torch",),
+    "fedgen.runs.watch": ("StopRun",),
     "fedgen.simulator.devices": ("use_machine_well",),
     "fedgen.sweeps.sweep": ("sweep",),
+    "fedgen.use.classifier": ("Classifier",),
+    "fedgen.use.loaded": ("Run", "load"),
+    "fedgen.use.result": ("Result",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

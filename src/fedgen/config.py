@@ -110,12 +110,28 @@ class RunConfig(Federation):
         "whose accuracy is reported: the global model's, the users' own models', or auto: as the algorithm intends",
     )
     score_users: Positive = setting(100, "Evaluation", "the maximum number of users whose own models are evaluated")
+    patience: WholeNumber = setting(
+        0,
+        "Evaluation",
+        "end an algorithm's run after so many evaluations without a better score; needs evaluate_on validation"
+        " (0: never)",
+    )
+    keep_best: bool = setting(
+        False,
+        "Evaluation",
+        "keep the model of the best evaluation beside the last one, as patience does; needs evaluate_on validation",
+    )
     plugins: dict[str, str] = Field(
         default={}, description="where algorithms, models, datasets and partitions come from that are not built in"
     )
     options: dict[str, dict[str, Any]] = Field(
         default={}, description="options of the algorithms, the model, the dataset and the partition"
     )
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the best evaluation's model is kept beside the last."""
+        return self.keep_best or self.patience > 0
 
     def of(self, section: str) -> dict[str, Any]:
         """The options of an algorithm, of the dataset, the model or the partition."""
@@ -181,6 +197,11 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
         raise FedgenError(f"an algorithm is given twice in {', '.join(config.algorithms)}; name each once")
     if config.active > config.users:
         raise FedgenError(f"{config.active} active users of {config.users}: active must be at most users")
+    if config.evaluate_on != "validation" and (config.patience or config.keep_best):
+        chooser = "patience" if config.patience else "keep_best"
+        raise FedgenError(
+            f"{chooser} chooses a model by its score, and the test set must not choose; add --evaluate-on validation"
+        )
 
     builders = _builders(config, own)
     given: dict[str, dict[str, Any]] = {}

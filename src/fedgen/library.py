@@ -1,15 +1,36 @@
 """The simulator as one function call, for use from Python."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from fedgen.config import resolve
+from rich.console import Console
+
+from fedgen.config import RunConfig, resolve
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
+from fedgen.files import read_text
+from fedgen.paper.report import write_report
+from fedgen.report.figures import learning_curves
+from fedgen.report.progress import RunBars
+from fedgen.report.runs import results_so_far
 from fedgen.runs.folder import RunFolder
-from fedgen.simulator.run import run
+from fedgen.runs.resume import same_config
+from fedgen.runs.scores import Record
+from fedgen.runs.summary import summary_of
+from fedgen.runs.tracking import Together
+from fedgen.runs.trained import Trained
+from fedgen.runs.watch import StopRun, Watch
+from fedgen.settings import Settings
+from fedgen.simulator.run import Interrupted, run
 from fedgen.simulator.setup import prepare
+from fedgen.use.loaded import load
+from fedgen.use.models import Models, in_memory
+from fedgen.use.result import Result
+
+Callback = Callable[[Record], Any]  # gets an evaluation; a true answer ends that algorithm with that seed
 
 
 def simulate(
@@ -19,17 +40,25 @@ def simulate(
     model: Any = None,
     options: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Run algorithms and give their summary (the content of a run folder's summary.json).
+    resume: bool = False,
+    progress: bool | None = None,
+    callbacks: Callback | Iterable[Callback] = (),
+    **settings: Unpack[Settings],
+) -> Result:
+    """Run algorithms; gives their summary (the content of a run folder's summary.json) with the trained models.
 
     `settings` are those of the command line (`rounds=50`, `preset="reference"` ...), `options` those of one
     algorithm, the partition or the model (`{"fedgen.beta": 1.0}`). `data` and `model` bring one's own arrays
     (`fedgen.from_arrays`) and network (`fedgen.Model`, or a module of Flax, Equinox or PyTorch), or name them as the
-    command does (`data="mnist"`, `model="mlp"`, `model="my.module:function"`). With `out`, a run folder is written
-    there.
+    command does (`data="mnist"`, `model="mlp"`, `model="my.module:function"`).
+
+    With `out`, the same run folder is written there as by `fedgen run`, and `resume=True` continues it after an
+    interruption. `progress` shows bars; by default in terminals and notebooks only. `callbacks` get each evaluation as
+    it is recorded, a dictionary: a true answer ends that algorithm with that seed there, and raising `fedgen.StopRun`
+    ends the whole run, which `resume=True` continues.
     """
-    layer = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms), **settings}
+    layer: dict[str, Any] = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms)}
+    layer.update(settings)
     own = set()
     if isinstance(data, str | Path):
         layer["dataset"], data = str(data), None
@@ -46,9 +75,79 @@ def simulate(
     elif model is not None:
         layer["model"] = "own"
         own.add("model")
+    if resume and out is None:
+        raise FedgenError("resume=True needs out=, the folder of the run to continue")
     config = resolve(layer, options or {}, own=own)
     setup = prepare(config, data, model)
-    if out is None:
-        return run(setup)
-    with RunFolder.create(Path(out), config) as folder:
-        return run(setup, folder=folder)
+    folder = None if out is None else _folder(Path(out), config, resume)
+    listener = _Listener([callbacks] if callable(callbacks) else callbacks)
+    kept: dict[tuple[str, int, bool], Trained] = {}
+
+    def keep(algorithm: str, seed: int, trained: Trained, best: bool) -> None:
+        kept[algorithm, seed, best] = trained
+
+    finished = True
+    with ExitStack() as stack:
+        watches: list[Watch] = [listener]
+        if _shows(progress):
+            bars = RunBars(config.rounds, config.seeds, Console(stderr=True))
+            stack.enter_context(bars.progress)
+            watches.append(bars)
+        if folder is not None:
+            stack.enter_context(folder)
+        try:
+            summary = run(setup, folder=folder, watch=Together(watches), keep=None if folder else keep)
+        except Interrupted:
+            finished = False
+    if folder is None:
+        models, metrics = Models(config, setup.task, setup.form, in_memory(kept)), listener.records
+    else:
+        loaded = load(folder.path, model=model, data=data)
+        models, metrics = loaded.models, list(loaded.metrics)
+    if not finished:
+        summary = summary_of(config, results_so_far(config, metrics), setup.form.class_names)
+    elif folder is not None:
+        learning_curves(summary, folder.path)
+        write_report([folder.path], folder.path / "report.html")
+    return Result(summary, metrics, models, folder.path if folder else None, finished=finished)
+
+
+def _folder(path: Path, config: RunConfig, resume: bool) -> RunFolder:
+    """The run folder, new or to be continued."""
+    there = (path / "config.toml").exists()
+    if there and not resume:
+        raise FedgenError(f"{path} holds a run already; continue it with resume=True, or give another out=")
+    if not there:
+        return RunFolder.create(path, config)
+    folder = RunFolder.open(path)
+    if not same_config(read_text(folder.config_file), config):
+        raise FedgenError(f"the run in {path} was started with other settings; give the same, or another out=")
+    return folder
+
+
+def _shows(progress: bool | None) -> bool:
+    """Whether bars are shown: as asked, or where somebody looks."""
+    return progress if progress is not None else sys.stderr.isatty() or Console().is_jupyter
+
+
+class _Listener(Watch):
+    """Collects the evaluations and asks the callbacks."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self._callbacks = tuple(callbacks)
+        self.records: list[Record] = []
+        self._stop = False
+
+    def evaluated(self, record: Record) -> bool:
+        try:
+            answers = [bool(callback(record)) for callback in self._callbacks]
+        except StopRun:
+            self._stop = True
+            return False
+        return any(answers)
+
+    def recorded(self, record: Record) -> None:
+        self.records.append(record)
+
+    def stop_requested(self) -> bool:
+        return self._stop

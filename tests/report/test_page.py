@@ -208,3 +208,32 @@ def test_figures_are_written_for_a_paper(tmp_path: Path) -> None:
         start = path.read_bytes()[:8]
         assert start == b"\x89PNG\r\n\x1a\n" if path.suffix == ".png" else b"<?xml" in start
     assert records_of(tmp_path / "run"), "the folder is as it was"
+
+
+def test_models_that_were_measured_have_a_section_for_each_dataset(tmp_path: Path) -> None:
+    path = run_folder(tmp_path / "run")
+    entry = {
+        "dataset": "mnist (test)", "algorithm": "fedgen", "seed": 0, "user": None, "best": False, "round": 20,
+        "samples": 10, "accuracy": 70.0, "f1": 68.5, "auc": None, "ece": 4.25, "confusion": [[5, 1], [2, 2]],
+        "classes": [{"name": "cat"}, {"name": "<dog>"}],
+        "reliability": [{"low": 0.6, "high": 0.8, "samples": 10, "confidence": 74.0, "accuracy": 70.0}],
+    }  # fmt: skip
+    others = [{**entry, "user": 3}, {**entry, "dataset": "mine.npz", "best": True}]
+    (path / "evaluation.json").write_text(json.dumps({"evaluations": [entry, *others]}))
+    page = collect([path])
+    _, first, second = page.sections
+    assert first.title == "Models measured on mnist (test)"
+    assert second.title == "Models measured on mine.npz"
+    rows = _rows(first.tables[0])
+    assert list(rows) == ["fedgen, seed 0", "fedgen, seed 0, user 3"]
+    assert rows["fedgen, seed 0"]["accuracy, %"] == "70.00"
+    assert rows["fedgen, seed 0"]["AUC"] == "–"
+    matrix, reliability = first.charts
+    assert matrix.data["panels"]["fedgen, seed 0"] == [[5, 1], [2, 2]]
+    assert reliability.data["series"][0]["points"]["accuracy"] == [[70.0, 70.0, 70.0, 70.0]]
+    assert "<dog>" not in render(page)
+    names = {file.name for file in save_charts(page, tmp_path / "figures")}
+    assert {"evaluation-1-confusion.png", "evaluation-1-confusion.1.svg", "evaluation-2-reliability.png"} <= names
+    (path / "evaluation.json").write_text('{"evaluations": [{"dataset": "x"}]}')
+    with pytest.raises(FedgenError, match="evaluate again"):
+        collect([path])

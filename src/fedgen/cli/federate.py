@@ -29,7 +29,7 @@ AGREEMENT = 1e-5  # relative, over the first rounds; later ones drift as roundin
 
 @app.command()
 @takes_settings(
-    without=("users", "seeds", "evaluate_on", "validation"),
+    without=("users", "seeds", "evaluate_on", "validation", "patience", "keep_best"),
     defaults={"algorithms": ["fedgen"], "rounds": 5, "alpha": 0.5, "eval_every": 1},
     said={"active": "all sites"},
     lists=("lr_milestones", "augment"),
@@ -103,7 +103,7 @@ def demo(
 # Not of a federation of real sites: they have their data, and are tested on what they and the server have.
 _OF_A_SIMULATION = (
     "users", "seeds", "dataset", "data_dir", "label", "user", "channels", "max_value", "user_file", "partition", "partition_file", "alpha", "train_fraction",
-    "class_limit", "proxy_limit", "evaluate_on", "validation", "score_users",
+    "class_limit", "proxy_limit", "evaluate_on", "validation", "score_users", "patience", "keep_best",
 )  # fmt: skip
 
 

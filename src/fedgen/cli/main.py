@@ -9,8 +9,11 @@ from rich.markup import escape
 
 from fedgen.cli.bench import bench
 from fedgen.cli.data import app as data_app
+from fedgen.cli.evaluate import evaluate
+from fedgen.cli.export import export
 from fedgen.cli.federate import app as federate_app
 from fedgen.cli.inventory import list_
+from fedgen.cli.predict import predict
 from fedgen.cli.report import report
 from fedgen.cli.reproduce import reproduce
 from fedgen.cli.run import run
@@ -28,6 +31,9 @@ app.command()(run)
 app.command()(sweep)
 app.command("list")(list_)
 app.command()(report)
+app.command()(predict)
+app.command()(evaluate)
+app.command()(export)
 app.command()(reproduce)
 app.command()(bench)
 app.add_typer(data_app, name="data")

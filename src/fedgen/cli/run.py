@@ -1,7 +1,6 @@
 """The command `fedgen run`."""
 
 import shlex
-from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -10,15 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedgen.cli.display import Display
 from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
 from fedgen.config import parse_setting, read_toml, resolve
 from fedgen.errors import FedgenError
-from fedgen.runs.scores import headline
-from fedgen.runs.watch import Watch
+from fedgen.report.progress import RunBars
 
 console = Console(highlight=False)
 if not console.is_terminal:
@@ -130,6 +127,9 @@ def run(
                 f"[yellow]{row['algorithm']} (seed {row['seed']}) diverged at round {row['diverged_at']}[/yellow]:"
                 " its loss or model is no longer finite; try a smaller --lr"
             )
+        if "stopped_at" in row:
+            best = f"; the best evaluation was at round {row['best']['round']}" if "best" in row else ""
+            console.print(f"{row['algorithm']} (seed {row['seed']}) was stopped at round {row['stopped_at']}{best}")
     for table in comparison(summary, console.width):
         console.print(table)
     for one in trackers:
@@ -142,28 +142,9 @@ def run(
         raise typer.Exit(DIVERGED)
 
 
-class _Display(Display, Watch):
+class _Display(Display, RunBars):
     """The progress bars of a run; Ctrl-C requests a stop."""
 
     def __init__(self, rounds: int, seeds: int) -> None:
-        progress = Progress(
-            TextColumn("{task.description:<14}"), BarColumn(), TextColumn("{task.completed:>6.0f}/{task.total:.0f} rounds"),
-            TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
-        )  # fmt: skip
-        super().__init__(progress)
-        self._rounds, self._seeds = rounds, seeds
-        self._bars: dict[str, Any] = {}
-        self._done: dict[tuple[str | int, ...], int] = {}
-
-    def compiling(self, algorithm: str) -> None:
-        self._bars[algorithm] = self._progress.add_task(algorithm, total=self._rounds * self._seeds, note="compiling")
-
-    def advanced(self, algorithm: str, seeds: Sequence[int], round: int) -> None:
-        bar = self._bars[algorithm]
-        self._done[algorithm, *seeds] = round * len(seeds)
-        total = sum(value for (name, *_), value in self._done.items() if name == algorithm)
-        self._progress.update(bar, completed=total)
-
-    def recorded(self, record: dict[str, Any]) -> None:
-        note = "diverged" if "diverged_at" in record else f"{headline(record):5.2f} %"
-        self._progress.update(self._bars[record["algorithm"]], note=note)
+        RunBars.__init__(self, rounds, seeds, errors)
+        Display.__init__(self, self.progress)

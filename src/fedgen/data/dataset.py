@@ -30,11 +30,11 @@ class DataForm(NamedTuple):
     max_value: int  # the stored value that becomes the largest input, of whole numbers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Samples as stored (images as uint8 [sample, height, width, channel]) and labels 0 .. classes - 1.
 
-    Samples are uint8, float32 or int32.
+    Samples are uint8, uint16, float32 or int32.
 
     The samples may be memory-mapped: only the rows that a run uses are then read.
     """
@@ -56,6 +56,12 @@ class Dataset:
         """Name the classes by their numbers where they have no names."""
         if not self.class_names:
             object.__setattr__(self, "class_names", tuple(map(str, range(self.classes))))
+
+    def __repr__(self) -> str:
+        """One line: arrays are described, not shown."""
+        form = f"{self.x_train.dtype} {tuple(self.x_train.shape[1:])}"
+        samples = f"{len(self.y_train):,} training and {len(self.y_test):,} test samples of {form}"
+        return f"Dataset({self.name!r}: {samples}, {self.classes} classes)"
 
     @property
     def form(self) -> DataForm:

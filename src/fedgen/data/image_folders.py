@@ -8,7 +8,7 @@ from fedgen.data.images import Images, Mode, decode, dimensions, in_folder
 from fedgen.data.parts import TEST_WORDS, Parts, divided
 from fedgen.errors import FedgenError
 
-_IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
 Labelled = list[tuple[str, str]]  # an image's path in the folder, and its class
 
@@ -41,7 +41,7 @@ def read_image_folders(folder: Path, size: int | None, *, whole: bool) -> Parts:
 def has_images(folder: Path) -> bool:
     """Whether a folder has images in folders, or in folders of `train`."""
     places = [entry for place in (folder, folder / "train") if place.is_dir() for entry in place.iterdir()]
-    return any(file.suffix.lower() in _IMAGES for place in places if place.is_dir() for file in place.iterdir())
+    return any(file.suffix.lower() in IMAGE_ENDINGS for place in places if place.is_dir() for file in place.iterdir())
 
 
 def decoded(images: Images, names: list[str], size: int | None, title: str) -> np.ndarray:
@@ -63,7 +63,7 @@ def _labelled(folder: Path, part: str) -> Labelled:
     found: Labelled = []
     for name in _class_names(folder / part, False):
         place = folder / part / name
-        files = sorted(entry.name for entry in place.iterdir() if entry.suffix.lower() in _IMAGES)
+        files = sorted(entry.name for entry in place.iterdir() if entry.suffix.lower() in IMAGE_ENDINGS)
         if not files:
             raise FedgenError(f"class folder {place} holds no images")
         found += [(str(Path(part, name, file)), name) for file in files]

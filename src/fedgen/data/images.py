@@ -75,9 +75,8 @@ def decode(
             for row, name in numbered:
                 with _opened(images, name) as image:
                     cut = cut or (mode == "RGB" and image.info[_DEEP])  # Pillow keeps the upper 8
-                    array[row] = _pixels(image, mode, (width, height), f"image {name} of {images.place}").reshape(
-                        shape[1:]
-                    )
+                    pixels = _pixels(image, mode, (width, height), f"image {name} of {images.place}")
+                array[row] = pixels.reshape(shape[1:])
             if cut and array.max() < _DARK:
                 raise FedgenError(
                     f"{images.place} has colours of 16 bits that do not use all of them, and only the upper 8 can be"
@@ -86,6 +85,13 @@ def decode(
             array.flush()
             del array
     return open_memmap(cached, "r")
+
+
+def decode_one(images: Images, name: str, height: int, width: int, mode: Mode) -> NDArray[Any]:
+    """One image as [height, width, channel], resized where it has another size."""
+    with _opened(images, name) as image:
+        pixels = _pixels(image, mode, (width, height), f"image {name} of {images.place}")
+    return pixels.reshape(height, width, _CHANNELS[mode])
 
 
 def dimensions(images: Images, name: str) -> tuple[int, int, Mode]:

@@ -17,7 +17,7 @@ from fedgen.grid.store import Store, identity
 from fedgen.runs.division import load_dataset
 from fedgen.runs.watch import GridWatch, Watch
 from fedgen.simulator.engine import Program
-from fedgen.simulator.run import Interrupted, program_of, run_together
+from fedgen.simulator.run import CHECKPOINT_SECONDS, Interrupted, program_of, run_together
 from fedgen.simulator.setup import Setup, prepare_together, same_program
 
 MOST_RUNS = 48  # at once; beyond it a GPU gains nothing more
@@ -185,7 +185,7 @@ def _run(ready: _Ready, unit: Unit, store: Store, until: int | None, watch: Grid
         watch=_Listener(unit, until, watch),
         programs={name: _program(ready, setups, name) for name in unit[0].algorithms},
         until=until,
-        **({"checkpoint_seconds": CHECKPOINT_SECONDS_TOGETHER} if len(unit) > 1 else {}),
+        checkpoint_seconds=CHECKPOINT_SECONDS_TOGETHER if len(unit) > 1 else CHECKPOINT_SECONDS,
     )
     for config, folder, summary in zip(unit, folders, summaries, strict=False):
         store.keep(config, summary, ready.dataset, until)

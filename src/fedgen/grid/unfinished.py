@@ -14,6 +14,7 @@ from fedgen.data.dataset import DataForm
 from fedgen.files import write_whole
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.scores import Record
+from fedgen.runs.trained import Trained
 
 
 class Unfinished(RunFolder):
@@ -48,7 +49,7 @@ class Unfinished(RunFolder):
         self._new.clear()
         super().save(state, about)
 
-    def save_model(self, algorithm: str, seed: int, server: Tree) -> None:
+    def save_model(self, algorithm: str, seed: int, trained: Trained, *, best: bool = False) -> None:
         """A cell has no models."""
 
     def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:

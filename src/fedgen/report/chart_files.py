@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedgen.report.evaluations import confusion_figure
 from fedgen.report.figures import Line, line_figure, save_figure
 from fedgen.report.partitions import bubbles
 from fedgen.report.parts import Chart, Page
@@ -53,4 +54,16 @@ def _bubbles(chart: Chart, about: str, folder: Path) -> list[Path]:
     return bubbles(panels, folder, chart.name, chart.data["names"])
 
 
-_SAVE: dict[str, Callable[[Chart, str, Path], list[Path]]] = {"lines": _lines, "bubbles": _bubbles}
+def _matrices(chart: Chart, about: str, folder: Path) -> list[Path]:
+    paths = []
+    for number, (title, confusion) in enumerate(chart.data["panels"].items()):
+        figure = confusion_figure(confusion, chart.data["names"], "\n".join(textwrap.wrap(f"{about}: {title}", 60)))
+        paths += save_figure(figure, folder, chart.name if number == 0 else f"{chart.name}.{number}")
+    return paths
+
+
+_SAVE: dict[str, Callable[[Chart, str, Path], list[Path]]] = {
+    "lines": _lines,
+    "bubbles": _bubbles,
+    "matrix": _matrices,
+}

@@ -18,7 +18,7 @@ TITLES = {
 }
 SHOWN_FIRST = {"accuracy": HEADLINE, "authors": "accuracy_seen_labels", "seen": "accuracy_seen_labels"}
 SHOWN_FIRST["matching"] = "accuracy_matching"
-_NOT_METRICS = {"algorithm", "seed", "round", "diverged_at", "headline"}
+_NOT_METRICS = {"algorithm", "seed", "round", "diverged_at", "headline", "stopped"}
 
 
 def spread(curves: Sequence[Sequence[Sequence[float]]]) -> list[Point]:

@@ -19,22 +19,25 @@ if TYPE_CHECKING:
 
 def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     """The score over rounds of each algorithm (mean and range over seeds), as PNG and SVG."""
+    return save_figure(curves_figure(summary, read_records(folder)), folder, "curves")
+
+
+def curves_figure(summary: Mapping[str, Any], records: Sequence[dict[str, Any]]) -> "Figure":
+    """The same as a figure."""
     config = summary["config"]
     metric = SHOWN_FIRST[config["score"]]
-    records = read_records(folder)
     curves: dict[str, list[list[list[float]]]] = {}
     for row in summary["results"]:
         own = [r for r in records if (r["algorithm"], r["seed"]) == (row["algorithm"], row["seed"])]
         if curve := curve_of(own, metric):
             curves.setdefault(row["algorithm"], []).append(curve)
     seeds = f"{config['seeds']} seeds" if config["seeds"] > 1 else f"seed {config['seed']}"
-    figure = line_figure(
+    return line_figure(
         [Line(name, spread(runs), style_of(name)) for name, runs in curves.items()],
         x_title="round",
         y_title="test accuracy, %" if config["evaluate_on"] == "test" else "validation accuracy, %",
         title=f"{heading(config)}, {seeds}" + ("" if metric == HEADLINE else f"\n{TITLES[metric]}"),
     )
-    return save_figure(figure, folder, "curves")
 
 
 class Line(NamedTuple):

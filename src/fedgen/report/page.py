@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
-from fedgen.report import run_page
+from fedgen.report import evaluations, run_page
 from fedgen.report.page_cells import shown
 from fedgen.report.parts import Page, Reference, Section
 from fedgen.report.runs import Group, differing, group, is_run, read_run
@@ -60,7 +60,9 @@ def collect(
     if len(groups) > 1:
         settings = ", ".join(differing(groups))
         notices.append(f"These runs differ in {settings}: each has its own table, and no number is averaged across.")
-    return Page("FedGen report", _lead(groups, sections), [*sections, *run_page.sections(groups, reference)], notices)
+    measured = evaluations.sections([run.path for run in runs])
+    shown = [*sections, *run_page.sections(groups, reference), *measured]
+    return Page("FedGen report", _lead(groups, sections), shown, notices)
 
 
 def _lead(groups: Sequence[Group], experiments: Sequence[Section]) -> str:

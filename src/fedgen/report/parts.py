@@ -14,7 +14,7 @@ class Chart:
     """A figure that the page's script draws from `data`; `name` is unique in the page and names saved files."""
 
     name: str
-    kind: Literal["lines", "bubbles", "panels"]
+    kind: Literal["lines", "bubbles", "panels", "matrix"]
     title: str
     caption: str
     data: Mapping[str, Any]

@@ -14,6 +14,7 @@ from fedgen.errors import FedgenError
 from fedgen.files import read_json, read_text
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.scores import Record, result
+from fedgen.runs.stopping import stopped_at
 from fedgen.version import __version__
 
 _ADVICE = "run it again"  # where a file cannot be read
@@ -91,7 +92,7 @@ def read_run(path: Path) -> Run:
             summary = folder.summary()
             version, device, results = summary["version"], summary.get("device"), summary["results"]
         else:
-            version, device, results = None, None, _results_so_far(config, records)
+            version, device, results = None, None, results_so_far(config, records)
         counts = {int(seed): users for seed, users in labels["counts"].items()}
         return Run(path, config, text, version, device, results, records, int(labels["users"]), counts, names)
     except (ValidationError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
@@ -154,6 +155,9 @@ def _add_rows(home: Group, run: Run) -> None:
                 continue
             row.results[seed] = found
             row.records[seed] = [r for r in run.records if r["algorithm"] == algorithm and r["seed"] == seed]
+            if "stopped_at" in found:
+                best = f"; its best evaluation was at round {found['best']['round']}" if "best" in found else ""
+                home.notices.append(f"{algorithm}, seed {seed}: stopped early, at round {found['stopped_at']}{best}.")
             if found["diverged_at"]:
                 home.notices.append(
                     f"{algorithm}, seed {seed}: diverged at round {found['diverged_at']}, so {algorithm} has no mean."
@@ -163,7 +167,8 @@ def _add_rows(home: Group, run: Run) -> None:
 def _tell_unfinished(one: Group) -> None:
     for run in one.runs:
         if not run.ended:
-            begun = {(r["algorithm"], r["seed"]): r["rounds"] for r in run.results if not r["diverged_at"]}
+            going = [r for r in run.results if not r["diverged_at"] and "stopped_at" not in r]
+            begun = {(r["algorithm"], r["seed"]): r["rounds"] for r in going}
             wanted = len(run.config.algorithms) * run.config.seeds
             halfway = [f"{a} (seed {s}) is at round {r}" for (a, s), r in begun.items() if r < run.config.rounds]
             states = [*halfway, f"{wanted - len(run.results)} of {wanted} runs are not begun"]
@@ -192,16 +197,17 @@ def _tell_devices(one: Group) -> None:
         one.notices.append("These runs were made on different devices or with different versions of JAX (see below).")
 
 
-def _results_so_far(config: RunConfig, records: Sequence[Record]) -> list[Record]:
+def results_so_far(config: RunConfig, records: Sequence[Record]) -> list[Record]:
     """The results of an unfinished run: a finished algorithm has its score, another only a curve."""
     results = []
     for algorithm, seed in dict.fromkeys((r["algorithm"], r["seed"]) for r in records):
         own = [r for r in records if r["algorithm"] == algorithm and r["seed"] == seed]
         diverged = next((r["diverged_at"] for r in own if "diverged_at" in r), None)
-        good = [r for r in own if "diverged_at" not in r]
+        good, stopped = [r for r in own if "diverged_at" not in r], stopped_at(own)
         about = {"algorithm": algorithm, "seed": seed, "rounds": own[-1]["round"], "diverged_at": diverged}
-        numbers = result(good, config.rounds)
-        if own[-1]["round"] < config.rounds:  # a score of fewer rounds is not comparable
+        about |= {} if stopped is None else {"stopped_at": stopped}
+        numbers = result(good, config.rounds if stopped is None else stopped)
+        if stopped is None and own[-1]["round"] < config.rounds:  # a score of fewer rounds is not comparable
             numbers = {**dict.fromkeys(numbers), "curve": numbers["curve"]}
         results.append({**about, **numbers})
     return results

@@ -19,6 +19,7 @@ from fedgen.registry import file_name
 from fedgen.runs import lock
 from fedgen.runs.checkpoint import load_tree, read_about, save_tree
 from fedgen.runs.scores import Record
+from fedgen.runs.trained import Trained
 
 _SECONDS = "seconds"  # how the names of a row's times begin
 _OF_A_RUN = ("algorithm", "seed")  # what a row is found by
@@ -42,6 +43,7 @@ class RunFolder:
         self.timing_file = path / "timing.json"
         self.labels_file = path / "labels.json"
         self.data_file = path / "data.json"
+        self.evaluation_file = path / "evaluation.json"
         self.models = path / "models"
         self._lock: lock.Lock | None = None
 
@@ -142,10 +144,17 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise FedgenError(f"{self.metrics_file} cannot be read: {error}") from error
 
-    def save_model(self, algorithm: str, seed: int, server: Tree) -> None:
-        """Write the server's final state: the trained model, and for FedGen the generator."""
-        path = self.models / f"{file_name(algorithm)}-seed{seed}.safetensors"
-        save_tree(path, server, {"algorithm": algorithm, "seed": seed})
+    def save_model(self, algorithm: str, seed: int, trained: Trained, *, best: bool = False) -> None:
+        """Write what the algorithm predicts with: the server's state (FedGen's generator in it) and the users'."""
+        about = {"algorithm": algorithm, "seed": seed, "round": trained.round}
+        if trained.users is not None:
+            save_tree(self.model_file(algorithm, seed, best=best, users=True), trained.users, about)
+        save_tree(self.model_file(algorithm, seed, best=best), trained.server, about)
+
+    def model_file(self, algorithm: str, seed: int, *, best: bool = False, users: bool = False) -> Path:
+        """Where the server's state is, or the users' states: the last ones, or those of the best evaluation."""
+        ending = f"{'.best' if best else ''}{'.users' if users else ''}.safetensors"
+        return self.models / f"{file_name(algorithm)}-seed{seed}{ending}"
 
     def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:
         """Write who holds how many samples of each label: by seed, counts [user, label]."""
@@ -186,13 +195,13 @@ class RunFolder:
     def _clear(self) -> None:
         own = [
             self.metrics_file, self.checkpoint_file, self.summary_file, self.timing_file, self.labels_file,
-            self.data_file,
+            self.data_file, self.evaluation_file,
         ]  # fmt: skip
         shown = [self.path / "report.html", *self.path.glob("curves.*")]
         for file in (*own, *shown, *self.models.glob("*.safetensors"), self.config_file):
             file.unlink(missing_ok=True)
-        for tracked in ("tensorboard", "mlflow", "wandb"):
-            shutil.rmtree(self.path / tracked, ignore_errors=True)
+        for made in ("tensorboard", "mlflow", "wandb", "evaluation", "export"):
+            shutil.rmtree(self.path / made, ignore_errors=True)
 
 
 class FollowedFolder(RunFolder):
@@ -204,7 +213,7 @@ class FollowedFolder(RunFolder):
     def save(self, state: Tree, about: Mapping[str, Any]) -> None:
         """The other host does it."""
 
-    def save_model(self, algorithm: str, seed: int, server: Tree) -> None:
+    def save_model(self, algorithm: str, seed: int, trained: Trained, *, best: bool = False) -> None:
         """The other host does it."""
 
     def write_labels(self, counts: Mapping[int, NDArray[np.int64]]) -> None:

@@ -16,7 +16,7 @@ from fedgen.errors import FedgenError, unknown
 from fedgen.registry import file_name
 from fedgen.runs.watch import Watch
 
-_NOT_METRICS = ("algorithm", "seed", "round")
+_NOT_METRICS = ("algorithm", "seed", "round", "headline", "stopped")
 
 
 class Tracker(Watch):
@@ -255,6 +255,11 @@ class Together(Watch):
         """Tell all."""
         for listener in self._listeners:
             listener.advanced(algorithm, seeds, round)
+
+    def evaluated(self, record: dict[str, Any]) -> bool:
+        """Tell all; whether any of them wants it to end."""
+        answers = [listener.evaluated(record) for listener in self._listeners]
+        return any(answers)
 
     def recorded(self, record: dict[str, Any]) -> None:
         """Tell all."""

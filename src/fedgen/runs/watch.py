@@ -6,6 +6,10 @@ from typing import Any
 from fedgen.config import RunConfig
 
 
+class StopRun(Exception):  # noqa: N818 (not an error)
+    """Raised by a callback of `fedgen.simulate` to end the whole run; its checkpoint is written first."""
+
+
 class Watch:
     """Callbacks of a run; these do nothing, subclasses override them."""
 
@@ -15,8 +19,12 @@ class Watch:
     def advanced(self, algorithm: str, seeds: Sequence[int], round: int) -> None:
         """Some runs have reached a round."""
 
+    def evaluated(self, record: dict[str, Any]) -> bool:
+        """An evaluation was made; whether this algorithm is to end here with this seed (the same on all hosts)."""
+        return False
+
     def recorded(self, record: dict[str, Any]) -> None:
-        """An evaluation was made."""
+        """An evaluation was recorded."""
 
     def stop_requested(self) -> bool:
         """Whether the run is to write a checkpoint and end."""

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,9 @@ from fedgen.errors import FedgenError
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.resume import same_config
 from fedgen.runs.scores import Record, matching, named_headline, scores
+from fedgen.runs.stopping import best_of, out_of_patience, stopped_at
 from fedgen.runs.summary import most_messages, result_row, summary_of
+from fedgen.runs.trained import Trained, needed_of_users, only_needed
 from fedgen.runs.watch import Watch
 from fedgen.simulator.devices import in_float32
 from fedgen.simulator.engine import Correct, Inputs, Program, State
@@ -25,6 +27,9 @@ from fedgen.simulator.sharding import any_host, gathered, place, place_like
 
 ROUNDS_PER_CALL = 10  # so that progress is shown and an interrupt takes effect
 CHECKPOINT_SECONDS = 10.0
+
+
+Keep = Callable[[str, int, Trained, bool], None]  # algorithm, seed, models, whether they are the best or the last
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error)
@@ -69,13 +74,15 @@ def run(
     watch: Watch | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     programs: Mapping[str, Program] | None = None,
+    keep: Keep | None = None,
 ) -> dict[str, Any]:
     """Run a setup and return its summary; if the folder has a checkpoint, continue from it.
 
-    `programs` may contain programs that `program_of` compiled before, by algorithm.
+    `programs` may contain programs that `program_of` compiled before, by algorithm. `keep` gets the trained models,
+    as the folder does.
     """
     (summary,) = run_together(
-        [setup], folders=[folder], watch=watch, checkpoint_seconds=checkpoint_seconds, programs=programs
+        [setup], folders=[folder], watch=watch, checkpoint_seconds=checkpoint_seconds, programs=programs, keep=keep
     )
     return summary
 
@@ -89,6 +96,7 @@ def run_together(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     programs: Mapping[str, Program] | None = None,
     until: int | None = None,
+    keep: Keep | None = None,
 ) -> list[dict[str, Any]]:
     """Run setups that share one compiled program (`prepare_together`, `same_program`); returns a summary of each.
 
@@ -96,7 +104,7 @@ def run_together(
     which must be one of an evaluation, with a checkpoint from which a later call goes on.
     """
     with memory_told():
-        return _Runner(setups, folders, watch or Watch(), checkpoint_seconds, programs, until).run()
+        return _Runner(setups, folders, watch or Watch(), checkpoint_seconds, programs, until, keep).run()
 
 
 @in_float32
@@ -136,6 +144,7 @@ class _Runner:
         checkpoint_seconds: float,
         programs: Mapping[str, Program] | None = None,
         until: int | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self.setups, self.config, self.watch = setups, setups[0].config, watch
         self.folders = {number: folder for number, folder in enumerate(folders) if folder is not None}
@@ -147,6 +156,9 @@ class _Runner:
             raise ValueError("a checkpoint has the state of one job: pause, or run together, one algorithm and seed")
         self.progress = Progress(records=[[] for _ in setups])
         self.saved = time.monotonic()
+        self.keep = keep
+        self.best: dict[tuple[str, RunId], Trained] = {}  # of the current job, since the last checkpoint
+        self.stopped: set[tuple[str, RunId]] = set()
 
     def run(self) -> list[dict[str, Any]]:
         restore = self._resume()
@@ -181,16 +193,17 @@ class _Runner:
 
     def _train(self, job: Job, program: Program, inputs: Inputs, state: State, timing: dict[str, float]) -> None:
         progress, config = self.progress, self.config
-        ended = _all_diverged(state)
+        ended = self._all_ended(job, state)
         while progress.round < self.until and not ended:
             next_evaluation = (progress.round // config.eval_every + 1) * config.eval_every
             stop = min(progress.round + ROUNDS_PER_CALL, next_evaluation, self.until)
             start = time.monotonic()
             state = jax.block_until_ready(program.advance(inputs, state, progress.round, stop))
             timing["seconds_train"] += time.monotonic() - start
-            progress.round, ended = stop, _all_diverged(state)
+            progress.round, ended = stop, self._all_ended(job, state)
             if stop in (next_evaluation, self.until) or ended:
                 self._record(job, program, inputs, state)
+                ended = self._all_ended(job, state)
             self.watch.advanced(job.algorithm, job.seeds, stop)
             if stop == self.until:
                 break  # the models come before the checkpoint that says that the job is done
@@ -199,12 +212,10 @@ class _Runner:
             if any_host(self.watch.stop_requested()):
                 self._save(job, state)
                 raise Interrupted
-        if self.folders and self.until == config.rounds:
-            servers, diverged = jax.device_get(gathered((state.server, state.diverged)))
-            for index, (number, seed) in enumerate(job.runs):
-                if number in self.folders and not diverged[index]:
-                    server = jax.tree.map(lambda a, index=index: a[index], servers)
-                    self.folders[number].save_model(job.algorithm, seed, server)
+        diverged = np.asarray(gathered(state.diverged))
+        for index, run_id in enumerate(job.runs if self.until == config.rounds else ()):
+            if not diverged[index] and (job.algorithm, run_id) not in self.stopped:  # those are kept already
+                self._keep_last(job, program, state, index)
         progress.round = self.until
         self._save(job, state)
         if job is not self.jobs[-1] and any_host(self.watch.stop_requested()):
@@ -213,7 +224,10 @@ class _Runner:
     def _record(self, job: Job, program: Program, inputs: Inputs, state: State) -> None:
         correct: Correct = jax.device_get(gathered(program.evaluate(inputs, state, self.progress.round)))
         values: State = jax.device_get(gathered(state._replace(server=None, clients=None)))
-        for index, (number, seed) in enumerate(job.runs):
+        for index, run_id in enumerate(job.runs):
+            if (job.algorithm, run_id) in self.stopped:
+                continue
+            number, seed = run_id
             setup = self.setups[number]
             record: Record = {"algorithm": job.algorithm, "seed": seed, "round": self.progress.round}
             if values.diverged[index]:
@@ -231,15 +245,61 @@ class _Runner:
                 reported = {"train_loss": values.loss, **values.metrics}
                 for key, value in reported.items():
                     record[key] = float(value[index]) if np.isfinite(value[index]) else None
+                self._judge(job, program, state, index, record)
             self.progress.records[number].append(record)
             if number in self.folders:
                 self.folders[number].append(record)
             self.watch.recorded(record)
 
+    def _judge(self, job: Job, program: Program, state: State, index: int, record: Record) -> None:
+        """Keep a run's models where its new record is the best, and mark the record where the run ends with it."""
+        run_id = job.runs[index]
+        config, reason = self.setups[run_id.setup].config, ""
+        if config.keeps_best:
+            records = [*self._records_of(run_id.setup, job.algorithm, run_id.seed), record]
+            if best_of(records, config.score) is record and self._keeps_models(run_id):
+                self.best[job.algorithm, run_id] = self._trained(program, state, index)
+            reason = "patience" if out_of_patience(records, config.score, config.patience) else ""
+        if self.watch.evaluated(dict(record)):
+            reason = reason or "callback"
+        if reason and record["round"] < config.rounds:
+            record["stopped"] = reason
+            self.stopped.add((job.algorithm, run_id))
+            self._keep_last(job, program, state, index)  # now: other runs of the program may go on
+
+    def _all_ended(self, job: Job, state: State) -> bool:
+        """Whether each run has diverged or was stopped."""
+        diverged = np.asarray(gathered(state.diverged))
+        return all(diverged[i] or (job.algorithm, run_id) in self.stopped for i, run_id in enumerate(job.runs))
+
+    def _keeps_models(self, run_id: RunId) -> bool:
+        return run_id.setup in self.folders or self.keep is not None
+
+    def _trained(self, program: Program, state: State, index: int) -> Trained:
+        """What the algorithm of one run predicts with now."""
+        needed = needed_of_users(program.algorithm, self.setups[0].task)
+        clients = jax.tree.map(lambda a: a[index, : self.config.users], only_needed(state.clients, needed))
+        server = jax.tree.map(lambda a: a[index], state.server)
+        server, clients = jax.device_get(gathered((server, clients)))
+        return Trained(server, clients, self.progress.round)
+
+    def _keep_last(self, job: Job, program: Program, state: State, index: int) -> None:
+        if self._keeps_models(job.runs[index]):
+            self._keep(job.algorithm, job.runs[index], self._trained(program, state, index))
+
+    def _keep(self, algorithm: str, run_id: RunId, trained: Trained, best: bool = False) -> None:
+        if run_id.setup in self.folders:
+            self.folders[run_id.setup].save_model(algorithm, run_id.seed, trained, best=best)
+        if self.keep is not None:
+            self.keep(algorithm, run_id.seed, trained, best)
+
     def _records_of(self, setup: int, algorithm: str, seed: int) -> list[Record]:
         return [r for r in self.progress.records[setup] if r["algorithm"] == algorithm and r["seed"] == seed]
 
     def _save(self, job: Job, state: State) -> None:
+        for (algorithm, run_id), trained in self.best.items():
+            self._keep(algorithm, run_id, trained, best=True)
+        self.best = {}
         if not self.folders:
             return
         kept = jax.device_get(self._kept(gathered(state)))
@@ -291,6 +351,12 @@ class _Runner:
             timings.append(about["timings"])
         if about is None:
             return False
+        self.stopped = {
+            (record["algorithm"], RunId(number, record["seed"]))
+            for number, records in enumerate(self.progress.records)
+            for record in records
+            if "stopped" in record
+        }
         self.progress.job, self.progress.round = about["job"], about["round"]
         self.progress.timings = [_sum_of(parts) for parts in zip(*timings, strict=True)]
         if self.progress.round < self.until:
@@ -307,13 +373,9 @@ class _Runner:
             share = {k: v / len(job.runs) if k.startswith("seconds") else v for k, v in timing.items()}
             for seed in (run_id.seed for run_id in job.runs if run_id.setup == number):
                 records = self._records_of(number, job.algorithm, seed)
-                messages = most_messages(reached, seed) if config.dp_noise else 0
+                messages = most_messages(reached, seed, stopped_at(records)) if config.dp_noise else 0
                 results.append(result_row(job.algorithm, seed, records, reached, share, messages))
         return summary_of(config, results, names)
-
-
-def _all_diverged(state: State) -> bool:
-    return bool(np.all(np.asarray(gathered(state.diverged))))
 
 
 def _places(job: Job, setup: int) -> list[int]:

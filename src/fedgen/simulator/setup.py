@@ -105,7 +105,10 @@ class Setup:
 
 
 # Settings that a compiled program does not depend on, or that are among the options of each algorithm.
-_NOT_COMPILED = {"preset", "seed", "seeds", "alpha", "score", "headline", "options", *PER_ALGORITHM}
+_NOT_COMPILED = {
+    *("preset", "seed", "seeds", "alpha", "score", "headline", "patience", "keep_best", "options"),
+    *PER_ALGORITHM,
+}
 
 
 def same_program(config: RunConfig) -> str:

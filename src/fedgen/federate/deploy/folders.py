@@ -31,6 +31,8 @@ _SIMULATION_ONLY = (
     "evaluate_on",
     "validation",
     "score_users",
+    "patience",
+    "keep_best",
 )
 _MODULE = '''"""{what}. The code is in the installed fedgen package; this folder holds the settings."""
 

@@ -43,6 +43,7 @@ from fedgen.runs.privacy import guarantee
 from fedgen.runs.resume import same_config
 from fedgen.runs.scores import Record, named_headline
 from fedgen.runs.summary import result_row, summary_of
+from fedgen.runs.trained import Trained
 
 
 @dataclass
@@ -112,7 +113,7 @@ class Server:
             sound = self._score(state)
         summary = self._summary()
         if sound:
-            self.run_folder.save_model(self.plan.name, self.config.seed, state)
+            self.run_folder.save_model(self.plan.name, self.config.seed, Trained(state, None, self.config.rounds))
         self.run_folder.write_summary(summary)
         self.journal.write("finished", round=self.run_state.round)
         return summary

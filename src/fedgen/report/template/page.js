@@ -3,8 +3,8 @@
   const { charts, colours: COLOURS, dashes: DASHES, labels: LABELS } = JSON.parse(document.getElementById("data").textContent);
 
   const INKS = {
-    light: { ink: "#1d2126", soft: "#5d6671", line: "#dfe2e6", card: "#ffffff", bubble: "#c4402f" },
-    dark: { ink: "#e6e9ed", soft: "#9aa4b0", line: "#333a43", card: "#1b1f25", bubble: "#ff8a7a" },
+    light: { ink: "#1d2126", soft: "#5d6671", line: "#dfe2e6", card: "#ffffff", bubble: "#c4402f", heat: "#2459a6" },
+    dark: { ink: "#e6e9ed", soft: "#9aa4b0", line: "#333a43", card: "#1b1f25", bubble: "#ff8a7a", heat: "#7fb2ff" },
   };
   const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
@@ -389,6 +389,65 @@
     return redraw;
   }
 
+  // ---- matrix: true against predicted labels ----
+  function matrix(figure, chart) {
+    const { panels, names } = chart.data;
+    let panel = Object.keys(panels)[0];
+    const plot = make("div", { class: "plot" });
+    const tip = tipIn(plot);
+    const size = names.length;
+    function draw(width, name, forPaper) {
+      const counts = panels[panel];
+      const ink = INKS[name];
+      const height = Math.max(220, Math.min(640, 70 + size * 34));
+      const shortened = (n, most) => (n.length > most ? n.slice(0, most - 1) + "…" : n);
+      const marks = (flip, every, most) => names.map((n, i) => [flip ? size - 1 - i : i, shortened(n, most)]).filter((_, i) => i % every === 0);
+      const made = frame({
+        width, height, ink, title: chart.title, paper: forPaper, xTitle: "predicted", yTitle: "true",
+        xs: { low: -0.5, high: size - 0.5, marks: marks(false, Math.ceil(size / (width / 30)), Math.max(3, Math.floor(width / size / 8))) },
+        ys: { low: -0.5, high: size - 0.5, marks: marks(true, Math.ceil((size * 16) / height), 7) },
+      });
+      const { left, top, right, bottom } = made.box;
+      made.svg.append(shape("rect", { x: left, y: top, width: right - left, height: bottom - top, fill: ink.card })); // over the grid
+      const [wide, high] = [made.x(1) - made.x(0), made.y(0) - made.y(1)];
+      counts.forEach((row, truth) => {
+        const total = Math.max(1, row.reduce((a, b) => a + b, 0));
+        row.forEach((count, found) => {
+          const share = count / total;
+          const [x, y] = [made.x(found - 0.5), made.y(size - 1 - truth + 0.5)];
+          made.svg.append(shape("rect", {
+            x: x.toFixed(1), y: y.toFixed(1), width: wide.toFixed(1), height: high.toFixed(1), fill: ink.heat,
+            "fill-opacity": share.toFixed(3), "data-true": truth, "data-found": found, "data-count": count,
+          }));
+          if (count && wide > 26 && size <= 25) {
+            made.svg.append(label((x + wide / 2).toFixed(1), (y + high / 2 + 4).toFixed(1), String(count), share > 0.55 ? ink.card : ink.ink,
+              { "text-anchor": "middle", "font-size": 10, "pointer-events": "none" }));
+          }
+        });
+      });
+      return made.svg;
+    }
+    function redraw() {
+      tip.hide();
+      plot.querySelector("svg")?.remove();
+      plot.prepend(draw(roomIn(plot), theme(), false));
+    }
+    plot.addEventListener("pointermove", (event) => {
+      const cell = event.target.closest("rect[data-count]");
+      if (!cell) return tip.hide();
+      const where = plot.getBoundingClientRect();
+      const text = `true ${names[cell.dataset.true]}, predicted ${names[cell.dataset.found]}`;
+      tip.show(event.clientX - where.left, event.clientY - where.top, make("b", {}, text), `${plain(Number(cell.dataset.count), 0)} samples`);
+    });
+    plot.addEventListener("pointerleave", () => tip.hide());
+    const controls = make("div", { class: "controls" });
+    const models = Object.keys(panels);
+    if (models.length > 1) controls.append(chooser(Object.fromEntries(models.map((n) => [n, n])), panel, "which model", (v) => { panel = v; redraw(); }));
+    controls.append(saveButtons(() => chart.name, () => draw(760, "light", true)));
+    figure.append(controls, plot);
+    return redraw;
+  }
+
   // ---- panels: what a model predicts where, and points ----
   const MARKS = [
     (x, y, r, a) => shape("circle", { cx: x, cy: y, r, ...a }),
@@ -528,7 +587,7 @@
   }
 
   // ---- all of it ----
-  const kinds = { lines, bubbles, panels };
+  const kinds = { lines, bubbles, panels, matrix };
   const redraws = [];
   for (const figure of document.querySelectorAll("figure[data-chart]")) {
     const chart = charts[figure.dataset.chart];

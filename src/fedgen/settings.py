@@ -1,0 +1,158 @@
+"""The settings of `fedgen.simulate`, with their types, for editors and type checkers.
+
+Made from the declarations (`python -m fedgen.cli.typed_settings`), which have their defaults; a test compares them.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+
+class Settings(TypedDict, total=False):
+    """All that decides the result of a run."""
+
+    preset: str
+    """where settings that are not given come from: paper, reference or tuned (see `fedgen list`)."""
+
+    seeds: int
+    """how many repetitions, each with its own partition."""
+
+    seed: int
+    """the seed of all draws; repetitions have the following ones."""
+
+    dataset: str
+    """the data: a name of `fedgen list`, package.module:function, or the path of an .npz file, of a folder of idx files
+    or of one with images in a folder for each class."""
+
+    data_dir: str
+    """where the dataset's files are, if neither in $FEDGEN_DATA nor where `fedgen data download` puts them."""
+
+    user_file: str
+    """a text or .npy file with the user of each training sample, for the partition natural."""
+
+    partition: str
+    """how the data is divided among the users (see `fedgen list`)."""
+
+    partition_file: str
+    """a .json or .npz file with the partition; where it does not exist, it is written."""
+
+    alpha: float
+    """Dirichlet parameter of the partition: the smaller, the more different the users."""
+
+    train_fraction: float
+    """the fraction of the training set that users get."""
+
+    class_limit: bool
+    """as in the authors' code, no class has more samples than a user's fair share of all (docs/data.md)."""
+
+    proxy_limit: int
+    """the maximum number of unlabelled samples at the server."""
+
+    users: int
+    """how many users (in a federation: sites) there are."""
+
+    rounds: int
+    """communication rounds."""
+
+    share: Literal["all", "predictor"]
+    """what is shared: all, or predictor; then feature extractors stay with the users."""
+
+    active: int
+    """how many users train in a round."""
+
+    local_steps: int
+    """mini-batches a user trains on in a round."""
+
+    local_epochs: int
+    """passes over a user's data in a round, in place of local_steps (0: local_steps counts)."""
+
+    batch_size: int
+    """samples of a mini-batch."""
+
+    lr: float
+    """the users' learning rate."""
+
+    lr_schedule: Literal["exponential", "constant", "cosine", "steps"]
+    """how the rate changes over the rounds: exponential (times lr_decay after each), constant, cosine (down to lr_final
+    of it in the last), or steps (times lr_decay at each of lr_milestones)."""
+
+    lr_decay: float
+    """the factor of the rate after each round, or at each milestone (see lr_schedule)."""
+
+    lr_final: float
+    """the fraction of lr that lr_schedule cosine reaches in the last round."""
+
+    lr_milestones: Sequence[int]
+    """a round after which lr_schedule steps multiplies the rate by lr_decay."""
+
+    lr_warmup: int
+    """rounds in which the rate first rises from 0 in equal steps."""
+
+    optimizer: Literal["sgd", "adam", "adamw"]
+    """the users' optimiser: sgd, adam or adamw."""
+
+    momentum: float
+    """momentum of sgd."""
+
+    nesterov: bool
+    """whether sgd's momentum is Nesterov's."""
+
+    weight_decay: float
+    """weight decay of the users' training (sgd, adam: added to the gradient; adamw: decoupled)."""
+
+    clip_gradient: float
+    """maximum norm of a mini-batch's gradient; larger ones are scaled down (0: no limit)."""
+
+    optimizer_state: Literal["fresh", "kept"]
+    """whether a user's optimiser starts fresh in each round, or its state (momentum, Adam's moments) is kept."""
+
+    weighting: Literal["uniform", "samples"]
+    """the users' weights in averages: uniform, or by how many samples they have."""
+
+    statistics: Literal["averaged", "local"]
+    """running statistics of BatchNorm: averaged by the server, or local, kept by the users."""
+
+    aggregation: Literal["mean", "median", "trimmed"]
+    """how the server combines the users' parameters: mean, median or trimmed (a trimmed mean)."""
+
+    trim: float
+    """the fraction of the largest and of the smallest values that aggregation trimmed leaves out."""
+
+    clip: float
+    """maximum norm of an update; larger ones are scaled down by the server (0: no limit)."""
+
+    dp_clip: float
+    """differential privacy: maximum norm of an update; larger ones are scaled down by the user."""
+
+    dp_noise: float
+    """differential privacy: deviation of the noise on updates, in multiples of dp_clip (0: none)."""
+
+    dp_count_noise: float
+    """differential privacy: deviation of the noise on label counts, in multiples of the samples drawn in a round."""
+
+    dp_delta: float
+    """differential privacy: the delta for which epsilon is reported."""
+
+    eval_every: int
+    """rounds between evaluations."""
+
+    evaluate_on: Literal["test", "validation"]
+    """what models are tested on: test, or validation: samples of the training set that no user holds."""
+
+    validation: int
+    """how many samples are kept for validation."""
+
+    score: Literal["accuracy", "authors", "seen", "matching"]
+    """the headline number: accuracy, authors, seen or matching (docs/algorithms.md#scores)."""
+
+    headline: Literal["auto", "global", "users"]
+    """whose accuracy is reported: the global model's, the users' own models', or auto: as the algorithm intends."""
+
+    score_users: int
+    """the maximum number of users whose own models are evaluated."""
+
+    patience: int
+    """end an algorithm's run after so many evaluations without a better score; needs evaluate_on validation (0:
+    never)."""
+
+    keep_best: bool
+    """keep the model of the best evaluation beside the last one, as patience does; needs evaluate_on validation."""

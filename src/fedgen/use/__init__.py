@@ -1,0 +1,1 @@
+"""The use of trained models: load, predict, evaluate, export."""

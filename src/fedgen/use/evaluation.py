@@ -1,0 +1,103 @@
+"""A model's scores on labelled data: computed, kept in the run folder, drawn."""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgen.data.dataset import DataForm, Dataset
+from fedgen.data.sources import DATASETS
+from fedgen.data.sources import load as load_by_name
+from fedgen.errors import FedgenError
+from fedgen.files import read_json, write_whole
+from fedgen.report.evaluations import confusion_figure, reliability_figure, title_of
+from fedgen.report.figures import save_figure
+from fedgen.runs.folder import RunFolder
+from fedgen.use.classifier import Classifier
+from fedgen.use.inputs import numbers_of, read_inputs, samples_of
+from fedgen.use.loaded import Run
+from fedgen.use.metrics import Scores, scores_of
+
+Part = Literal["test", "train", "all"]
+
+
+class Labelled(NamedTuple):
+    """Samples as stored, with their labels."""
+
+    name: str
+    x: NDArray[Any]
+    y: NDArray[np.int64]
+
+
+def labelled(
+    run: Run, data: "Dataset | str | tuple[Any, Any] | None", part: Part = "test", label: str = ""
+) -> Labelled:
+    """Samples and labels for a run: of its own dataset (None), of another, of files, or as (x, y)."""
+    form = run.form
+    if isinstance(data, tuple):
+        x, y = data
+        return _checked("arrays", x, numbers_of(np.asarray(y).ravel(), form), form)
+    if isinstance(data, str) and data not in DATASETS:
+        found = read_inputs([Path(data).expanduser()], form, label)
+        if found.labels is None:
+            raise FedgenError(
+                f"{data} has no labels to compare with: an .npz file needs an array y, a CSV file a column of labels"
+                " (--label), a folder of images a folder for each class, named as the run's classes"
+            )
+        return _checked(data, found.x, numbers_of(found.labels, form), form)
+    dataset = data if isinstance(data, Dataset) else _of_run(run, data)
+    x = {"test": dataset.x_test, "train": dataset.x_train}.get(part)
+    y = {"test": dataset.y_test, "train": dataset.y_train}.get(part)
+    if x is None or y is None:
+        x, y = np.concatenate([dataset.x_train, dataset.x_test]), np.concatenate([dataset.y_train, dataset.y_test])
+    names, plain = dataset.class_names, tuple(map(str, range(len(form.class_names))))
+    by_name = form.class_names != plain and names != plain[: len(names)]
+    numbers = numbers_of([names[one] for one in y], form) if by_name else numbers_of(y, form)
+    return _checked(f"{dataset.name} ({part})", x, numbers, form)
+
+
+def _of_run(run: Run, name: str | None) -> Dataset:
+    """The dataset of that name, or the run's own, with the run's options."""
+    config = run.config
+    if name is None or name == config.dataset:
+        name, options = config.dataset, config.of("dataset")
+    else:
+        options = {}
+    try:
+        return load_by_name(name, data_dir=config.data_dir, user_file="", **options)
+    except FedgenError as error:
+        raise FedgenError(f"the run's dataset cannot be read ({error}); name another with --dataset") from error
+
+
+def _checked(name: str, x: Any, y: NDArray[np.int64], form: DataForm) -> Labelled:
+    samples = samples_of(x, form)
+    if len(samples) != len(y):
+        raise FedgenError(f"{name}: {len(samples)} samples but {len(y)} labels")
+    return Labelled(name, samples, y)
+
+
+def evaluate(model: Classifier, data: Labelled) -> Scores:
+    """A model's scores on these samples."""
+    return scores_of(model.predict_proba(data.x), data.y, model.class_names)
+
+
+def keep(folder: RunFolder, model: Classifier, data: Labelled, scores: Scores) -> list[Path]:
+    """Add the scores to the run's evaluation.json, in place of earlier ones of the same, and draw the figures."""
+    entry = {"dataset": data.name, **model.whose._asdict(), "round": model.round, **asdict(scores)}
+    key = ("dataset", "algorithm", "seed", "user", "best")
+    kept = read_json(folder.evaluation_file)["evaluations"] if folder.evaluation_file.exists() else []
+    others = [one for one in kept if any(one[k] != entry[k] for k in key)]
+    text = json.dumps({"evaluations": [*others, entry]}, allow_nan=False, ensure_ascii=False)
+    write_whole(folder.evaluation_file, (text + "\n").encode())
+    about = re.sub(r"[^\w.]+", "-", Path(data.name).name).strip("-")
+    place, name = folder.path / "evaluation", f"{model.whose}-{about}"
+    title = f"{title_of(entry)}, {data.name}"
+    matrix = confusion_figure(scores.confusion, model.class_names, title)
+    return [
+        *save_figure(matrix, place, f"{name}.confusion"),
+        *save_figure(reliability_figure(entry["reliability"], scores.ece, title), place, f"{name}.reliability"),
+    ]

@@ -1,0 +1,207 @@
+"""From what a user has at hand (arrays, images, files) to samples as the run stored them."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedgen.data.dataset import DataForm
+from fedgen.data.image_folders import IMAGE_ENDINGS
+from fedgen.data.images import Mode, decode_one, in_folder
+from fedgen.data.npz import read_npz
+from fedgen.errors import FedgenError
+
+_LABELS = ("label", "labels", "class", "target", "y")  # names of the column with the labels of a CSV file
+
+
+class Inputs(NamedTuple):
+    """Samples as stored, what each is called, and their labels where the files say them."""
+
+    names: list[str]
+    x: NDArray[Any]
+    labels: list[str] | None = None  # as written: a class's name or its number
+
+
+def samples_of(x: Any, form: DataForm) -> NDArray[Any]:
+    """Samples as the run stored them, from an array of them, a single one, or images (files or PIL's)."""
+    if isinstance(x, str | Path | Image.Image):
+        x = [x]
+    if isinstance(x, Sequence) and x and all(isinstance(one, str | Path | Image.Image) for one in x):
+        return np.stack([_image(one, form) for one in x])
+    return _typed(_shaped(np.asarray(x), form), form)
+
+
+def read_inputs(paths: Sequence[Path], form: DataForm, label: str = "") -> Inputs:
+    """The samples in these files and folders; `label` names the column of labels in a CSV file."""
+    parts = [_read(path, form, label) for path in paths]
+    labels = [one for part in parts for one in part.labels or ()]
+    names = [name for part in parts for name in part.names]
+    known = labels if labels and all(part.labels is not None for part in parts) else None
+    return Inputs(names, np.concatenate([part.x for part in parts]), known)
+
+
+def numbers_of(labels: Iterable[Any], form: DataForm) -> NDArray[np.int64]:
+    """Labels by name or by number, as numbers."""
+    numbers = {name: number for number, name in enumerate(form.class_names)}
+    numbers |= {str(number): number for number in range(len(form.class_names)) if str(number) not in numbers}
+    found = []
+    for label in labels:
+        number = numbers.get(_plain(label))
+        if number is None:
+            known = ", ".join(form.class_names[:10]) + (" …" if len(form.class_names) > 10 else "")
+            raise FedgenError(f"there is no class '{label}'; the run's classes are {known}")
+        found.append(number)
+    return np.array(found, np.int64)
+
+
+def _plain(label: Any) -> str:
+    """A label as text; 3.0 in a table of numbers is 3."""
+    try:
+        number = float(label)
+    except (TypeError, ValueError):
+        return str(label)
+    return str(int(number)) if number.is_integer() else str(label)
+
+
+def _read(path: Path, form: DataForm, label: str) -> Inputs:
+    if not path.exists():
+        raise FedgenError(f"{path} does not exist; give images, a folder of images, or an .npz, .npy or .csv file")
+    if path.is_dir():
+        return _folder(path, form)
+    ending = path.suffix.lower()
+    if ending in IMAGE_ENDINGS:
+        return Inputs([str(path)], _image(path, form)[None])
+    if ending in (".npz", ".npy"):
+        return _arrays(path, form)
+    if ending == ".csv":
+        return _table(path, form, label)
+    raise FedgenError(f"{path} is neither an image nor a folder, and no .npz, .npy or .csv file")
+
+
+def _folder(path: Path, form: DataForm) -> Inputs:
+    """All images of a folder and those below it; in a folder for each class, these are the labels."""
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_ENDINGS and file.is_file())
+    if not files:
+        raise FedgenError(f"{path} holds no images")
+    x = np.stack([_image(file, form) for file in files])
+    labels = [file.parent.name for file in files]
+    known = all(label in form.class_names for label in labels)
+    return Inputs([str(file) for file in files], x, labels if known else None)
+
+
+def _arrays(path: Path, form: DataForm) -> Inputs:
+    labels = None
+    if path.suffix.lower() == ".npy":
+        try:
+            x = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise FedgenError(f"{path} cannot be read: {error}") from error
+    else:
+        arrays = read_npz(path, (), ("x", "y", "x_test", "y_test"))
+        if not {"x", "x_test"} & arrays.keys():
+            raise FedgenError(f"{path} has neither an array x nor x_test; save the samples as x (and labels as y)")
+        x = arrays["x"] if "x" in arrays else arrays["x_test"]
+        given = arrays.get("y" if "x" in arrays else "y_test")
+        labels = None if given is None else [str(one) for one in np.atleast_1d(given)]
+    x = samples_of(x, form)
+    if labels is not None and len(labels) != len(x):
+        raise FedgenError(f"{path} has {len(x)} samples but {len(labels)} labels")
+    return Inputs([f"{path}[{row}]" for row in range(len(x))], x, labels)
+
+
+def _table(path: Path, form: DataForm, label: str) -> Inputs:
+    """A CSV file with a sample on each line; the column of labels may be there, and is left out."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FedgenError(f"{path} cannot be read: {error}") from error
+    if not rows:
+        raise FedgenError(f"{path} is empty")
+    first, header = 1, [title.strip() for title in rows[0]]
+    if all(_is_number(value) for value in header):
+        first, header = 2, []
+    else:
+        rows = rows[1:]
+    column = _label_column(path, header, label)
+    values = [[value for i, value in enumerate(row) if i != column] for row in rows]
+    due = int(np.prod(form.sample))
+    for number, row in enumerate(values, first if header == [] else 2):
+        if len(row) != due:
+            raise FedgenError(f"{path}, line {number}: {len(row)} numbers, and a sample of this run has {due}")
+    try:
+        x = np.array(values, np.float64).reshape(-1, *form.sample)
+    except ValueError as error:
+        raise FedgenError(f"{path} must hold numbers only, besides a column of labels: {error}") from error
+    labels = None if column is None else [row[column].strip() for row in rows]
+    whole = np.dtype(form.dtype).kind in "iu" and np.all(x == np.round(x))
+    return Inputs(
+        [f"{path}[{row}]" for row in range(len(x))], samples_of(x.astype(np.int64) if whole else x, form), labels
+    )
+
+
+def _label_column(path: Path, header: Sequence[str], label: str) -> int | None:
+    if label:
+        if label not in header:
+            raise FedgenError(f"{path} has no column '{label}'; its columns are {', '.join(header[:10]) or 'unnamed'}")
+        return header.index(label)
+    return next((i for i, title in enumerate(header) if title.lower() in _LABELS), None)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _image(image: str | Path | Image.Image, form: DataForm) -> NDArray[Any]:
+    """An image as a sample: of the run's size, grey or in colour."""
+    channels = (*form.sample, 1)[2] if len(form.sample) in (2, 3) else 0
+    if form.dtype not in ("uint8", "uint16") or channels not in (1, 3) or (form.dtype == "uint16" and channels == 3):
+        raise FedgenError(
+            f"this run took samples of {form.dtype} and shape {form.sample}, not images; give arrays of that form"
+        )
+    grey: Mode = "I;16" if form.dtype == "uint16" else "L"
+    mode: Mode = grey if channels == 1 else "RGB"
+    height, width = form.sample[:2]
+    if isinstance(image, Image.Image):
+        if mode == "I;16" or image.mode in ("I", "F") or image.mode.startswith("I;16"):
+            raise FedgenError(f"an image of mode {image.mode} has no values of 8 bits; convert it, or give its file")
+        return np.asarray(image.convert(mode).resize((width, height))).reshape(form.sample)
+    path = Path(image)
+    return decode_one(in_folder(path.parent), path.name, height, width, mode).reshape(form.sample)
+
+
+def _shaped(x: NDArray[Any], form: DataForm) -> NDArray[Any]:
+    """With a leading sample axis, and with the last axis of length 1 that grey images may lack."""
+    sample = form.sample
+    grey = sample[:-1] if len(sample) == 3 and sample[-1] == 1 else sample
+    if x.shape in (sample, grey):
+        x = x[None]
+    if x.ndim < 1 or x.shape[1:] not in (sample, grey):
+        raise FedgenError(f"samples of this run have shape {sample}; an array of {x.shape} is not [n, *{list(sample)}]")
+    return x.reshape(-1, *sample)
+
+
+def _typed(x: NDArray[Any], form: DataForm) -> NDArray[Any]:
+    """Of the run's type, where that changes no value."""
+    kept, given = np.dtype(form.dtype), x.dtype.kind
+    if given not in "iuf":
+        raise FedgenError(f"samples must be numbers, not {x.dtype}")
+    if kept.kind == "f":
+        if x.dtype == np.uint8:
+            raise FedgenError("this run took numbers of float32, not bytes; give them as they were, .astype('float32')")
+        return x.astype(kept)
+    least, most = np.iinfo(kept).min, np.iinfo(kept).max
+    if given == "f" or (x.size and (x.min() < least or x.max() > most)):
+        found = f" from {x.min():g} to {x.max():g}" if x.size else ""
+        raise FedgenError(
+            f"this run took whole numbers, {least} to {most}, and scales them itself; these are {x.dtype}{found}"
+        )
+    return x.astype(kept)

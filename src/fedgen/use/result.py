@@ -1,0 +1,85 @@
+"""What `fedgen.simulate` gives: the summary as a dictionary, with the models, a table and plots."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedgen.report.figures import curves_figure
+from fedgen.runs.scores import Record, headline
+from fedgen.use.classifier import Classifier
+from fedgen.use.generator import LatentGenerator
+from fedgen.use.loaded import as_frame
+from fedgen.use.models import Models
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+class Result(dict[str, Any]):
+    """The content of summary.json (`result["results"]`, `result["table"]`), and what was trained.
+
+    `metrics` has every evaluation, `path` the run folder where there is one, and `finished` whether all algorithms and
+    seeds came to their end.
+    """
+
+    def __init__(
+        self,
+        summary: Mapping[str, Any],
+        metrics: Sequence[Record],
+        models: Models,
+        path: Path | None = None,
+        *,
+        finished: bool = True,
+    ) -> None:
+        super().__init__(summary)
+        self.metrics, self.path, self.finished, self._models = list(metrics), path, finished, models
+
+    def __repr__(self) -> str:
+        """The scores in a line; `dict(result)` shows all."""
+        scores = [f"{row['algorithm']} {_percent(row['mean'])}" for row in self["table"]]
+        state = "" if self.finished else " (not finished)"
+        return f"<result on {self['config']['dataset']}: {', '.join(scores) or 'nothing yet'}{state}>"
+
+    def model(
+        self, algorithm: str | None = None, *, seed: int | None = None, user: int | None = None, best: bool = False
+    ) -> Classifier:
+        """The global model, or a user's own; by default of the first algorithm and seed."""
+        return self._models.model(algorithm, seed=seed, user=user, best=best)
+
+    def generator(
+        self, algorithm: str | None = None, *, seed: int | None = None, best: bool = False
+    ) -> LatentGenerator:
+        """The server's generator of features; by default of `fedgen`, and of the first seed."""
+        return self._models.generator(algorithm, seed=seed, best=best)
+
+    def to_pandas(self, what: Literal["evaluations", "results"] = "evaluations") -> "pandas.DataFrame":
+        """A table of pandas with a row for each evaluation, or for each algorithm and seed; needs pandas."""
+        if what == "evaluations":
+            return as_frame([{**record, "score": headline(record)} for record in self.metrics])
+        lists = ("curve", "curve_seen_labels")
+        return as_frame([{key: value for key, value in row.items() if key not in lists} for row in self["results"]])
+
+    def plot(self) -> "Figure":
+        """The learning curves, as a figure of matplotlib."""
+        return curves_figure(self, self.metrics)
+
+    def _repr_html_(self) -> str:
+        """The scores and the learning curves, for a notebook."""
+        picture = io.BytesIO()
+        self.plot().savefig(picture, dpi=100, format="png")
+        rows = "".join(
+            f"<tr><td>{escape(row['algorithm'])}</td><td>{_percent(row['mean'])}</td><td>{_percent(row['std'])}</td>"
+            f"<td>{_percent(row['diff_to_fedavg'])}</td></tr>"
+            for row in self["table"]
+        )
+        head = "<tr><th>algorithm</th><th>score, %</th><th>± over seeds</th><th>vs fedavg</th></tr>"
+        image = base64.b64encode(picture.getvalue()).decode()
+        return f'<table>{head}{rows}</table><img alt="learning curves" src="data:image/png;base64,{image}">'
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
