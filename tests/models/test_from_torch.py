@@ -95,7 +95,7 @@ def _theirs(module: nn.Module, x: torch.Tensor, y: torch.Tensor, train: bool) ->
 
 
 def _distance(a: dict[str, Any], b: dict[str, np.ndarray]) -> float:
-    """The largest difference in any array, as a share of its largest number (or of a hundredth of the largest of all)."""
+    """The largest difference in any array, as a share of its largest number or of a hundredth of all arrays'."""
     assert a.keys() == b.keys()
     scale = max(np.abs(array).max() for array in b.values()) / 100
     return max(np.abs(np.asarray(a[name]) - b[name]).max() / max(np.abs(b[name]).max(), scale) for name in b)
