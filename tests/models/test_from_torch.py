@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -101,9 +102,16 @@ def _distance(a: dict[str, Any], b: dict[str, np.ndarray]) -> float:
     return max(np.abs(np.asarray(a[name]) - b[name]).max() / max(np.abs(b[name]).max(), scale) for name in b)
 
 
-def _assert_like_torch(factory: Callable[[], nn.Module], sample: Any) -> None:
+@cache
+def _model_of(name: str) -> Model:
+    factory, sample = (NETWORKS | LARGER)[name]
+    return fedgen.from_torch(_made(factory), sample=sample)
+
+
+def _assert_like_torch(name: str) -> None:
     """As near to PyTorch in float64 as float32 is, or as near as PyTorch itself is with float32."""
-    model = fedgen.from_torch(_made(factory), sample=sample)
+    factory, sample = (NETWORKS | LARGER)[name]
+    model = _model_of(name)
     torch.manual_seed(1)
     x, y = _batch(sample)
     for train, (logits, gradients, after) in zip((False, True), _ours(model, x, y), strict=True):
@@ -120,13 +128,13 @@ def _assert_like_torch(factory: Callable[[], nn.Module], sample: Any) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_forward_gradients_and_statistics_are_torchs(name: str) -> None:
-    _assert_like_torch(*NETWORKS[name])
+    _assert_like_torch(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGER)
 def test_larger_networks_are_torchs(name: str) -> None:
-    _assert_like_torch(*LARGER[name])
+    _assert_like_torch(name)
 
 
 def _model(module: nn.Module, sample: Any, **options: Any) -> tuple[Model, Params, Any]:
@@ -323,8 +331,8 @@ def test_bfloat16_parameters_compute_in_bfloat16_and_keep_float32_statistics() -
 
 
 def test_a_recurrent_network_computes_in_bfloat16_too() -> None:
-    model, params, _ = _model(Text(nn.GRU), TOKENS)  # its first state is made in float32
-    half = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
+    model = _model_of("gru")  # its first state is made in float32
+    half = jax.tree.map(lambda a: a.astype(jnp.bfloat16), model.init(KEY)[0])
     words = jnp.ones((2, 7), jnp.int32)
     z = jax.eval_shape(lambda extractor: model.extract(extractor, {}, words, False)[0], half.extractor)
     assert z.dtype == jnp.bfloat16
