@@ -4,4 +4,5 @@
 and `build` makes a `Model` of it all. `operation` adds an operation that is missing.
 """
 
+from fedgen.models.torch import operations as operations  # first, so that a user's own replaces one of them
 from fedgen.models.torch.registry import operation as operation

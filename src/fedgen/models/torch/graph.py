@@ -10,7 +10,6 @@ import torch
 from torch.fx import Graph, Node
 
 from fedgen.core.contract import Array
-from fedgen.models.torch import operations as operations  # registers them
 from fedgen.models.torch.registry import OPERATIONS
 
 # Arguments that say where and how PyTorch keeps a tensor.
