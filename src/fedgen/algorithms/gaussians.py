@@ -102,16 +102,17 @@ def gaussians_of(sums: Sums) -> Gaussians:
 def _cholesky(matrix: fl.Array, diagonal: fl.Array) -> fl.Array:
     """The lower triangular L with L L' = the matrix with this diagonal (at least `RIDGE`), also where there is none.
 
-    An entry leaves at least `RIDGE` of what is left of its row's variance. That changes nothing for a covariance with
-    its ridge; of what is none, after noise or rounding, L L' keeps the variances, and all is finite. (LAPACK gives NaN
-    there, and within our compiled loop, on two cores, its eigenvalues were waited for without end.)
+    What is left of a row's variance bounds its entries, so that `RIDGE` of it remains. To a covariance that changes no
+    more than the ridge; of what is none, after noise or rounding, L L' keeps the variances, all is finite, and small
+    changes have small effects. (LAPACK gives NaN there, and within our compiled loop, on two cores, its eigenvalues were
+    waited for without end.)
     """
     place = jnp.arange(matrix.shape[-1])
     identity = jnp.eye(matrix.shape[-1])
 
     def column(number: fl.Array, carry: tuple[fl.Array, fl.Array, fl.Array]) -> tuple[fl.Array, fl.Array, fl.Array]:
         rest, left, root = carry
-        pivot, most = jnp.sqrt(left[:, number])[:, None], jnp.sqrt(left - RIDGE)  # [label, row]
+        pivot, most = jnp.sqrt(left[:, number])[:, None], (left - RIDGE) / jnp.sqrt(left)  # [label, row]
         below = jnp.where(place > number, jnp.clip(rest[:, :, number] / pivot, -most, most), 0.0)
         entries = below + pivot * identity[number]
         rest = rest - entries[:, :, None] * entries[:, None, :]
