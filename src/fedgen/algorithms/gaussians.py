@@ -104,8 +104,8 @@ def _cholesky(matrix: fl.Array, diagonal: fl.Array) -> fl.Array:
 
     What is left of a row's variance bounds its entries, so that `RIDGE` of it remains. To a covariance that changes no
     more than the ridge; of what is none, after noise or rounding, L L' keeps the variances, all is finite, and small
-    changes have small effects. (LAPACK gives NaN there, and within our compiled loop, on two cores, its eigenvalues were
-    waited for without end.)
+    changes have small effects. (LAPACK gives NaN there, and within our compiled loop, on two cores, its eigenvalues
+    were waited for without end.)
     """
     place = jnp.arange(matrix.shape[-1])
     identity = jnp.eye(matrix.shape[-1])
