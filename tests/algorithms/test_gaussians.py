@@ -172,20 +172,30 @@ def test_only_the_triangle_travels() -> None:
 
 @pytest.mark.parametrize("name", ["fedmoments", "ccvr"])
 def test_the_server_learns_from_the_total_alone(name: str) -> None:
-    """Two uploads are replaced by others with the same sum, models and sums of features; all else is the same."""
+    """Two users' uploads are replaced by others with the same sum: other models, and features dealt out otherwise."""
     setup, made = built(name, active=4, ema=0.5)
     assert not made.needs.individual_uploads
-    uploads = jax.tree.map(
-        lambda a: jnp.asarray(np.abs(rng.normal(3, 1, (4, *a.shape))), a.dtype), shapes(made, setup.task).upload
-    )
-    moved = jax.tree.map(lambda a: jnp.asarray(rng.normal(0, 1, a.shape[1:]), a.dtype), uploads)
-    others = jax.tree.map(lambda a, m: a.at[1].add(m).at[3].add(-m), uploads, moved)
+    z, labels = rng.normal(2, 1, (80, 6)).astype(np.float32), rng.integers(0, 4, 80)
+
+    def uploads(order: Any) -> Any:
+        own = [sums_of(jnp.asarray(z[rows]), jax.nn.one_hot(labels[rows], 4)) for rows in np.split(order, 4)]
+        form = shapes(made, setup.task).upload
+        drawn = np.random.default_rng(1)
+        base = jax.tree.map(lambda a: jnp.asarray(drawn.normal(3, 1, (4, *a.shape)), a.dtype), form.base)
+        return type(form)(base, jax.tree.map(lambda *a: jnp.stack(a), *map(packed, own)))
+
+    first = np.arange(80)
+    second = np.concatenate([np.roll(first[:40], 7), first[40:]])  # users 0 and 1 exchange some samples
+    sent, other = uploads(first), uploads(second)
+    assert not same_bits(sent.own, other.own)
+    moved = jax.tree.map(lambda a: jnp.asarray(rng.normal(0, 1, a.shape[1:]), a.dtype), sent.base)
+    other = type(other)(jax.tree.map(lambda a, m: a.at[1].add(m).at[3].add(-m), sent.base, moved), other.own)
     round = Round(jnp.int32(0), jnp.arange(4), KEY, lambda key, n: None)
     update = jax.jit(lambda u: made.server_update(made.server_init(KEY), u, round)[0])
-    one, other = update(uploads), update(others)
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    one, two = update(sent), update(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
-    without = update(jax.tree.map(lambda a, m: a.at[1].add(m), uploads, moved))
+    without = update(type(sent)(sent.base, jax.tree.map(lambda a: a.at[1].set(a[0]), sent.own)))
     assert not np.allclose(one.base.own.sums.second, without.base.own.sums.second, rtol=1e-2)
 
 

@@ -100,23 +100,23 @@ def gaussians_of(sums: Sums) -> Gaussians:
 
 
 def _cholesky(matrix: fl.Array, diagonal: fl.Array) -> fl.Array:
-    """The lower triangular L with L L' = the matrix with this diagonal (not negative), also where there is none.
+    """The lower triangular L with L L' = the matrix with this diagonal (at least `RIDGE`), also where there is none.
 
-    What is left of a row's variance bounds its entries. That changes nothing for a covariance; of what is none, after
-    noise or rounding, L L' keeps the variances, and all is finite. (LAPACK gives NaN there, and within our compiled
-    loop, on two cores, its eigenvalues were waited for without end.)
+    What is left of a row's variance bounds its entries, so that `RIDGE` of it remains. To a covariance that changes no
+    more than the ridge; of what is none, after noise or rounding, L L' keeps the variances, all is finite, and small
+    changes have small effects. (LAPACK gives NaN there, and within our compiled loop, on two cores, its eigenvalues
+    were waited for without end.)
     """
     place = jnp.arange(matrix.shape[-1])
     identity = jnp.eye(matrix.shape[-1])
 
     def column(number: fl.Array, carry: tuple[fl.Array, fl.Array, fl.Array]) -> tuple[fl.Array, fl.Array, fl.Array]:
         rest, left, root = carry
-        most = jnp.sqrt(left)  # [label, row]
-        pivot = jnp.maximum(most[:, number], 1e-6)[:, None]
-        entries = jnp.where(place == number, most, jnp.clip(rest[:, :, number] / pivot, -most, most))
-        entries = jnp.where(place >= number, entries, 0.0)
+        pivot, most = jnp.sqrt(left[:, number])[:, None], (left - RIDGE) / jnp.sqrt(left)  # [label, row]
+        below = jnp.where(place > number, jnp.clip(rest[:, :, number] / pivot, -most, most), 0.0)
+        entries = below + pivot * identity[number]
         rest = rest - entries[:, :, None] * entries[:, None, :]
-        return rest, jnp.maximum(left - entries**2, 0.0), root + entries[:, :, None] * identity[number]
+        return rest, jnp.maximum(left - below**2, RIDGE), root + entries[:, :, None] * identity[number]
 
     return jax.lax.fori_loop(0, len(place), column, (matrix, diagonal, jnp.zeros_like(matrix)))[2]
 
