@@ -3,16 +3,10 @@
 Needs the extra `torch`.
 """
 
-import tempfile
-from pathlib import Path
-
-import jax
 import torch
 from torch import nn
 
 import fedgen
-from fedgen.algorithms.fedavg import Parts
-from fedgen.runs.checkpoint import load_tree
 
 net = nn.Sequential(
     nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2, padding=1),
@@ -20,9 +14,7 @@ net = nn.Sequential(
     nn.Linear(32, 10),
 )  # fmt: skip
 model = fedgen.from_torch(net, sample=(1, 28, 28))
-with tempfile.TemporaryDirectory() as folder:
-    run = Path(folder, "run")
-    summary = fedgen.simulate("fedavg", data="mnist", model=model, rounds=20, eval_every=20, lr=0.1, out=run)
-    trained = load_tree(run / "models/fedavg-seed0.safetensors", Parts(*jax.eval_shape(model.init, jax.random.key(0))))
-net.load_state_dict({name: torch.as_tensor(a) for name, a in model.state_dict(*trained).items()})
-print(summary["results"][0]["accuracy"])
+result = fedgen.simulate("fedavg", data="mnist", model=model, rounds=20, eval_every=20, lr=0.1)
+trained = model.state_dict(*result.model().network)
+net.load_state_dict({name: torch.as_tensor(a) for name, a in trained.items()})
+print(result["results"][0]["accuracy"])

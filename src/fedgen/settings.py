@@ -20,8 +20,22 @@ class Settings(TypedDict, total=False):
     """the seed of all draws; repetitions have the following ones."""
 
     dataset: str
-    """the data: a name of `fedgen list`, package.module:function, or the path of an .npz file, of a folder of idx files
-    or of one with images in a folder for each class."""
+    """the data: a name of `fedgen list`, package.module:function, or the path of your own: an .npz, CSV or Parquet
+    file, a folder of those, of idx files, or with images in a folder for each class."""
+
+    label: str
+    """the column of a table (CSV, Parquet) that has the labels."""
+
+    user: str
+    """the column of a table that has the natural user of each sample; partition is then natural."""
+
+    channels: Literal["auto", "last", "first"]
+    """where the channels of your own arrays are: last, as in [height, width, channel], or first; auto: last, but what
+    looks like first is refused."""
+
+    max_value: int
+    """the stored value of white in your own images or arrays of 8 or 16 bits, as 4095 for 12 of them (0: 255, or of 16
+    bits the largest value of as many bits as the training samples use)."""
 
     data_dir: str
     """where the dataset's files are, if neither in $FEDGEN_DATA nor where `fedgen data download` puts them."""
@@ -53,8 +67,8 @@ class Settings(TypedDict, total=False):
     rounds: int
     """communication rounds."""
 
-    share: Literal["all", "predictor"]
-    """what is shared: all, or predictor; then feature extractors stay with the users."""
+    share: Literal["all", "predictor", "extractor"]
+    """what is shared: all; predictor (feature extractors stay with the users); or extractor (predictors do)."""
 
     active: int
     """how many users train in a round."""
@@ -105,6 +119,18 @@ class Settings(TypedDict, total=False):
     optimizer_state: Literal["fresh", "kept"]
     """whether a user's optimiser starts fresh in each round, or its state (momentum, Adam's moments) is kept."""
 
+    precision: Literal["float32", "tf32", "bfloat16"]
+    """arithmetic of the network's products: float32, tf32 or bfloat16 (faster on a GPU; parameters, statistics and
+    losses stay float32)."""
+
+    convolutions: Literal["auto", "patches", "xla"]
+    """how convolutions are computed: patches (as matrix products), xla, or auto: patches, and where a run is long
+    enough what is measured to be faster."""
+
+    augment: Sequence[Literal["shift", "flip", "crop"]]
+    """how images are changed at random in training: shift (moved by up to an eighth of their side), flip (mirrored left
+    to right, every second one) or crop (a part of at least three quarters of their side, enlarged)."""
+
     weighting: Literal["uniform", "samples"]
     """the users' weights in averages: uniform, or by how many samples they have."""
 
@@ -120,6 +146,9 @@ class Settings(TypedDict, total=False):
     clip: float
     """maximum norm of an update; larger ones are scaled down by the server (0: no limit)."""
 
+    ema: float
+    """predict with a running mean of the server's models: the weight of the earlier ones (0: with the last model)."""
+
     dp_clip: float
     """differential privacy: maximum norm of an update; larger ones are scaled down by the user."""
 
@@ -131,6 +160,12 @@ class Settings(TypedDict, total=False):
 
     dp_delta: float
     """differential privacy: the delta for which epsilon is reported."""
+
+    finetune_steps: int
+    """mini-batches on which each user trains the received model before its own model is evaluated (0: none)."""
+
+    finetune_lr: float
+    """the learning rate of finetune_steps (0: lr, without its schedule)."""
 
     eval_every: int
     """rounds between evaluations."""

@@ -2,7 +2,7 @@
 
 import textwrap
 from pathlib import Path
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from fedgen.cli.settings import SETTINGS, choices, scalar
 
@@ -36,10 +36,9 @@ def typed_settings() -> str:
 def _type(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return f"Literal[{', '.join(map(_quoted, choices(annotation)))}]"
-    word = scalar(annotation).__name__
     if get_origin(annotation) is tuple:
-        return f"Sequence[{word}]"
-    return str(word)
+        return f"Sequence[{_type(get_args(annotation)[0])}]"
+    return str(scalar(annotation).__name__)
 
 
 def _quoted(choice: str) -> str:
