@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from command import call as _fedgen
 from fedgen.algorithms import ALGORITHMS
@@ -163,23 +164,27 @@ TINY_FEDGEN = [f"--set=fedgen.{option}" for option in ("hidden=4", "noise_size=2
 def test_the_readmes_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One after the other, for some need what others left; at small sizes, and `reproduce` below."""
+    """One after the other, for some need what others left; at small sizes, and the longest below."""
     monkeypatch.chdir(tmp_path)
-    commands = [arguments for arguments in COMMANDS if arguments[0] != "reproduce"]
-    assert len(commands) >= 5
+    Image.new("L", (28, 28)).save(tmp_path / "picture.png")
+    commands = [arguments for arguments in COMMANDS if arguments[0] not in ("reproduce", "sweep")]
+    assert len(commands) >= 6
     for arguments in commands:
         small = [*TINY, *TINY_FEDGEN] if arguments[0] == "run" and "--resume" not in arguments else []
         assert _fedgen(monkeypatch, *arguments, *small) == 0, (arguments, capsys.readouterr().err)
 
 
 @pytest.mark.slow
-def test_the_readmes_reproduction_runs(
+def test_the_readmes_reproduction_and_sweep_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With two rounds instead of the ten of --quick."""
+    """With two rounds instead of the ten of --quick; and the sweep, with few seeds."""
     monkeypatch.chdir(tmp_path)
     (command,) = [arguments for arguments in COMMANDS if arguments[0] == "reproduce"]
     assert _fedgen(monkeypatch, *command, "--rounds", "2") == 0, capsys.readouterr().err
+    (command,) = [arguments for arguments in COMMANDS if arguments[0] == "sweep"]
+    small = ["--seeds", "1", "--final-seeds", "1", "--rounds", "2", "--model", "mlp"]
+    assert _fedgen(monkeypatch, *command, *small) == 0, capsys.readouterr().err
 
 
 def test_list_names_everything(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
