@@ -57,10 +57,17 @@ def python_of(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES[1:] if python_of(p)], ids=lambda page: page.name)
+# Their Python needs a trained run, or takes minutes; tests/use and tests/sweeps have the same calls.
+NOT_ALONE = ("using-models.md", "sweep.md")
+RUNNABLE = [page for page in PAGES[1:] if python_of(page) and page.name not in NOT_ALONE]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page one after the other, each with what the ones before it defined."""
+    """The blocks of a page one after the other, each with what the ones before it defined; but of two rounds."""
     monkeypatch.chdir(tmp_path)
+    simulate = fedgen.simulate
+    monkeypatch.setattr(fedgen, "simulate", lambda *a, **k: simulate(*a, **{**k, "rounds": 2, "eval_every": 1}))
     before = dict(fedgen.ALGORITHMS._added)
     try:
         exec("\n".join(python_of(page)), {"__name__": "__main__"})
