@@ -108,7 +108,7 @@ def test_what_is_given_becomes_a_layer_with_numbers() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--share", "some"], "share must be 'all' or 'predictor', not 'some'"),
+        (["--share", "some"], "share must be 'all', 'predictor' or 'extractor', not 'some'"),
         (["--optimizer", "lion"], "optimizer must be 'sgd', 'adam' or 'adamw', not 'lion'"),
         (["--rounds", "many"], "rounds must be a valid integer, not 'many'"),
         (["--rounds", "2.5"], "rounds must be a valid integer, not '2.5'"),

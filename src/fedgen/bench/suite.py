@@ -1,6 +1,5 @@
 """The parts of the benchmark; the failure of one is reported, and the others go on."""
 
-import pickle
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from fedgen.bench.simulator import SimulatorBench, set_up, workload_of
 from fedgen.bench.sweep import sweep
 from fedgen.bench.targets import targets
 from fedgen.bench.timing import Timing, as_json, take_turns
+from fedgen.errors import FedgenError
 from fedgen.simulator.devices import check_devices, use_machine_well
 from fedgen.simulator.run import run as simulate
 from fedgen.version import __version__
@@ -153,12 +153,11 @@ def run_bench(parts: Sequence[str], quick: bool, say: Callable[[str], None]) -> 
     """
     with tempfile.TemporaryDirectory(prefix="fedgen-bench-") as folder:
         bench = Bench(quick, say, Path(folder))
-        _measure_alone(_machine, bench)  # without devices nothing else can be measured
+        if failure := _measure_alone(_machine, bench):  # without devices nothing else can be measured
+            raise FedgenError(f"this machine cannot be measured: {failure}")
         for name in parts:
-            try:
-                _measure_alone(PARTS[name], bench)
-            except Exception as error:
-                bench.absent[name] = f"failed: {type(error).__name__}: {error}"
+            if failure := _measure_alone(PARTS[name], bench):
+                bench.absent[name] = f"failed: {failure}"
                 bench.failed.append(name)
     found = as_json(bench.found)
     machine = found.pop("machine")
@@ -177,8 +176,8 @@ def _machine(bench: Bench) -> None:
     bench.found["machine"] = describe()
 
 
-def _measure_alone(part: Callable[[Bench], None], bench: Bench) -> None:
-    """Measure a part in a new process, and add what it found."""
+def _measure_alone(part: Callable[[Bench], None], bench: Bench) -> str:
+    """Measure a part in a new process, and add what it found; gives why it failed, if it did."""
     ours, theirs = (context := get_context("spawn")).Pipe()
     process = context.Process(target=_measure, args=(part, bench.quick, bench.folder, theirs))
     process.start()
@@ -190,29 +189,24 @@ def _measure_alone(part: Callable[[Bench], None], bench: Bench) -> None:
         process.join()
         code = process.exitcode or 0
         ended = f"signal {-code}" if code < 0 else f"code {code}"
-        raise ChildProcessError(f"its process ended with {ended}") from None
+        return f"its process ended with {ended}"
     process.join()
-    _, found, absent, error = message
+    _, found, absent, failure = message
     _merge(bench.found, found)
     bench.absent |= absent
-    if error is not None:
-        raise error
+    return str(failure)
 
 
 def _measure(part: Callable[[Bench], None], quick: bool, folder: Path, connection: Any) -> None:
     bench = Bench(quick, lambda line: connection.send(("say", line)), folder)
-    error = None
+    failure = ""
     try:
         use_machine_well()
         check_devices()
         part(bench)
-    except Exception as raised:
-        error = raised
-        try:
-            pickle.loads(pickle.dumps(raised))
-        except Exception:  # not every exception can be sent
-            error = RuntimeError(f"{type(raised).__name__}: {raised}")
-    connection.send(("done", bench.found, bench.absent, error))
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+    connection.send(("done", bench.found, bench.absent, failure))
 
 
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
