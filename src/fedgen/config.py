@@ -100,7 +100,9 @@ class RunConfig(Federation):
         "Evaluation",
         "what models are tested on: test, or validation: samples of the training set that no user holds",
     )
-    validation: Positive = setting(5000, "Evaluation", "how many samples are kept for validation")
+    validation: Positive = setting(
+        5000, "Evaluation", "how many samples are kept for validation (by default no more than are left)"
+    )
     score: Literal["accuracy", "authors", "seen", "matching"] = setting(
         "accuracy", "Evaluation", "the headline number: accuracy, authors, seen or matching (docs/algorithms.md#scores)"
     )
@@ -173,7 +175,8 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     natural = {"partition": "natural"} if chosen.get("user") else {}
 
     flat: dict[str, Any] = {}
-    for layer in (PRESETS[preset], of_dataset(preset, chosen.get("dataset", "mnist")), natural, *layers):
+    of_data = of_dataset(preset, chosen.get("dataset", "mnist"), chosen.get("evaluate_on", "test"))
+    for layer in (PRESETS[preset], of_data, natural, *layers):
         for key in layer:
             if key in PER_ALGORITHM:  # said for all, it also replaces what a weaker layer said for one
                 flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}") or k.split(".")[0] in _PASSED}

@@ -75,14 +75,18 @@ DATASET_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("tuned", "emnist"): {"fedgen.lr": 0.03, "fedgen.w": 1.0, "fedgen.beta": 10.0},
 }
 
-# Of these the users share one half by default, as in the paper; one's own data is used whole.
+# Of these the users share one half by default, as in the paper; one's own data is used whole, or, where training
+# samples are held out for validation, but for these.
 _HALVED = ("mnist", "emnist", "celeba", "fashion-mnist", "cifar10")
 OWN_DATA: dict[str, Any] = {"train_fraction": 1.0}
+OWN_DATA_HELD_OUT: dict[str, Any] = {"train_fraction": 0.8}
 
 
-def of_dataset(preset: str, dataset: str) -> dict[str, Any]:
+def of_dataset(preset: str, dataset: str, evaluate_on: str = "test") -> dict[str, Any]:
     """What a preset sets differently on this dataset."""
-    return DATASET_PRESETS.get((preset, dataset), {}) if dataset in _HALVED else OWN_DATA
+    if dataset in _HALVED:
+        return DATASET_PRESETS.get((preset, dataset), {})
+    return OWN_DATA_HELD_OUT if evaluate_on == "validation" else OWN_DATA
 
 
 DESCRIPTIONS = {

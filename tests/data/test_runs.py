@@ -9,7 +9,7 @@ from fedgen.config import read_toml, resolve, to_toml
 from fedgen.data.dataset import from_arrays
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
-from fedgen.runs.division import load_dataset
+from fedgen.runs.division import divide_all, load_dataset
 from fedgen.simulator.run import run
 from fedgen.simulator.setup import prepare
 from helpers import SMALL, blobs, play, same_bits
@@ -112,3 +112,16 @@ def test_an_mlp_for_anything(shape):
     assert z.shape == (2, 32)
     with pytest.raises(FedgenError, match="use 'mlp'"):
         MODELS["cnn"](shape, 5)
+
+
+def test_small_data_of_ones_own_has_a_fifth_held_out_for_validation() -> None:
+    rng = np.random.default_rng(0)
+    data = from_arrays(rng.normal(size=(200, 3)), np.arange(200) % 2, rng.normal(size=(20, 3)), np.arange(20) % 2)
+    settings = {"dataset": data.name, "users": 4, "active": 2, "partition": "iid", "model": "mlp"}
+    config = resolve({**settings, "evaluate_on": "validation"}, own={"dataset"})
+    assert config.train_fraction == 0.8
+    division = divide_all(config, data)[0]
+    assert (len(division.index), len(division.validation)) == (160, 40)
+    assert resolve(settings, own={"dataset"}).train_fraction == 1
+    with pytest.raises(FedgenError, match="lower train_fraction or validation"):
+        divide_all(resolve({**settings, "evaluate_on": "validation", "validation": 41}, own={"dataset"}), data)

@@ -1,5 +1,6 @@
 """A configuration's dataset, and how it is divided among the users."""
 
+import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,14 +56,23 @@ def check_finite(name: str, *samples: NDArray[Any]) -> None:
             raise FedgenError(f"{name} has samples that are NaN or infinite; leave them out")
 
 
+def _held_out(config: RunConfig, dataset: Dataset) -> int:
+    """How many samples are held out: as many as the configuration says; of small data, where it says nothing, all."""
+    if config.evaluate_on != "validation":
+        return 0
+    samples = len(dataset.y_train)
+    left = samples - math.ceil(config.train_fraction * samples)
+    said_nothing = config.validation == RunConfig.model_fields["validation"].default
+    return min(config.validation, left) if said_nothing and left else config.validation
+
+
 def divide_all(config: RunConfig, dataset: Dataset) -> dict[int, Division]:
     """Each seed's division: made as the configuration says, or read from its partition file where that exists."""
     partitioner = PARTITIONERS[config.partition]
     options = dict(config.of("partition"))
     if "alpha" in options_of(partitioner):
         options["alpha"] = config.alpha
-    held_out = config.validation if config.evaluate_on == "validation" else 0
-    rest: dict[str, Any] = {"validation": held_out, "proxy_limit": config.proxy_limit}
+    rest: dict[str, Any] = {"validation": _held_out(config, dataset), "proxy_limit": config.proxy_limit}
     file = Path(config.partition_file) if config.partition_file else None
     if file is not None and file.exists():
         kept = read_partition(file, dataset, _partition_settings(config, dataset))
