@@ -10,7 +10,7 @@ import jax
 
 from fedgen.algorithms.fedavg import Parts, fedavg
 from fedgen.algorithms.gaussians import Sums, check_sums, gaussians_of, no_sums, packed, refit, remembered, summing
-from fedgen.algorithms.wrap import With, innermost, with_innermost, wrap
+from fedgen.algorithms.wrap import With, innermost, need_predictor, with_innermost, wrap
 from fedgen.core import contract as fl
 from fedgen.errors import FedgenError
 
@@ -34,8 +34,7 @@ def ccvr(
     refit_lr: fl.Scalar = 1e-3,
 ) -> fl.Algorithm:
     """FedAvg whose predictor is fitted again on virtual features, drawn from Gaussians of each label's features."""
-    if federation.share == "extractor":
-        raise FedgenError("ccvr calibrates a predictor that all users share; leave out --share extractor")
+    need_predictor(federation, "ccvr calibrates a predictor that all users share")
     if federation.share == "predictor" and not send:
         raise FedgenError(
             "with --share predictor there is no global model that ccvr could calibrate for itself; let users receive"

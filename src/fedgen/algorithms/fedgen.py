@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import optax
 
 from fedgen.algorithms.fedavg import Parts, fedavg, taken
-from fedgen.algorithms.wrap import With, wrap
+from fedgen.algorithms.wrap import With, need_predictor, wrap
 from fedgen.core import contract as fl
 from fedgen.core.losses import cross_entropy, diversity_loss, kl, label_weights, robust_teacher_loss, teacher_loss
 from fedgen.core.optimise import descend
 from fedgen.core.privacy import is_private
 from fedgen.core.streams import stream
 from fedgen.core.trees import is_off
-from fedgen.errors import FedgenError
 from fedgen.models.generator import Generator, draw_labels, draw_noise, generate, generator_init
 
 
@@ -72,8 +71,7 @@ def fedgen(
     hidden: fl.Count = 256,
 ) -> fl.Algorithm:
     """FedAvg, and a generator of latent features that carries knowledge between users without data."""
-    if federation.share == "extractor":
-        raise FedgenError("fedgen learns its generator from the users' predictors; leave out --share extractor")
+    need_predictor(federation, "fedgen learns its generator from the users' predictors")
     base, model, classes = fedavg(task, federation), task.model, task.classes
     latent = task.latent_size()
 

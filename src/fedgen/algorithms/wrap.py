@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 
-from fedgen.core.contract import Algorithm, Array, Batch, Local, Loss, Metrics, Pass, Round, Step, Tree
+from fedgen.core.contract import Algorithm, Array, Batch, Federation, Local, Loss, Metrics, Pass, Round, Step, Tree
+from fedgen.errors import FedgenError
 
 
 class _Nameless:
@@ -52,6 +53,12 @@ def innermost(state: Any) -> Any:
 def with_innermost(state: Any, value: Any) -> Any:
     """The same state with another innermost one."""
     return With(with_innermost(state.base, value), state.own) if isinstance(state, With) else value
+
+
+def need_predictor(federation: Federation, why: str) -> None:
+    """Refuse to leave the predictor with the users, where the server works with it."""
+    if federation.share == "extractor":
+        raise FedgenError(f"{why}; leave out --share extractor")
 
 
 def wrap(
