@@ -1,8 +1,7 @@
 """FedGen (Zhu, Hong, Zhou 2021): a generator of latent features, learned from predictors and label counts alone.
 
-The server trains it on the users' predictors (eq. 4 with the supplement's label weights); users train
-against its samples (eq. 5). Equation numbers are those of the ICML paper. The defaults are the paper's;
-the other values of the switches are what the authors' released code does (docs/algorithms/fedgen.md).
+The server trains it on the users' predictors (the ICML paper's eq. 4, the supplement's label weights), users train
+against its samples (eq. 5). Defaults are the paper's, other values the authors' code's (docs/algorithms/fedgen.md).
 """
 
 from typing import Any, Literal, NamedTuple
