@@ -227,7 +227,7 @@ def test_a_dataset_shows_itself_in_a_line() -> None:
     shown = repr(named_data())
     assert "\n" not in shown
     assert shown == "Dataset('blobs': 600 training and 200 test samples of uint8 (8, 8, 1), 4 classes)"
-    with pytest.raises(FedgenError, match="3 class names for 4 classes"):
+    with pytest.raises(FedgenError, match="3 classes have names; name each"):
         fedgen.from_arrays(*blobs(50), *blobs(20, seed=1), class_names=["a", "b", "c"])
 
 

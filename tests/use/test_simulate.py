@@ -13,13 +13,14 @@ import fedgen
 from fedgen.cli.typed_settings import PLACE, typed_settings
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError
+from fedgen.runs.folder import RunFolder
 from fedgen.settings import Settings
 from use_runs import named_data, small_run
 
 
 def test_a_result_is_the_dictionary_of_the_summary(whole: fedgen.Result) -> None:
     assert isinstance(whole, dict)
-    written = json.loads((Path(str(whole.path)) / "summary.json").read_text())
+    written = RunFolder(Path(str(whole.path))).summary()
     assert json.loads(json.dumps(whole)) == written
     assert {row["algorithm"]: row["accuracy"] for row in whole["results"]}.keys() == {"fedgen", "fedavg"}
     assert repr(whole).startswith("<result on blobs: fedgen ")
@@ -30,7 +31,7 @@ def test_the_folder_is_the_commands(whole: fedgen.Result) -> None:
     names = {file.name for file in Path(str(whole.path)).iterdir()}
     assert names == {
         "config.toml", "metrics.jsonl", "summary.json", "labels.json", "data.json", "report.html", "curves.png",
-        "curves.svg", "checkpoint.safetensors", "models",
+        "curves.svg", "checkpoint.safetensors", "models", "timing.json",
     }  # fmt: skip
 
 

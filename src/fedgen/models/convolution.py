@@ -63,14 +63,19 @@ def convolve(x: Array, weight: Array, window: Window) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _convolve(x: Array, weight: Array, window: Window) -> Array:
-    return _forward(x, weight, window)[0]
+    return _product(x, weight, window)[0]
 
 
-def _forward(x: Array, weight: Array, window: Window) -> tuple[Array, tuple[Array, Array, Array]]:
+def _product(x: Array, weight: Array, window: Window) -> tuple[Array, Array]:
+    """The convolution, and the patches of which it is made."""
     seen = _patches(x, window)
     fan_out = weight.shape[-1]
     y = jnp.matmul(weight.reshape(-1, fan_out).T, seen, precision=window.precision)
-    y = y.reshape(fan_out, *window.outputs(x.shape[1:-1]), x.shape[-1])
+    return y.reshape(fan_out, *window.outputs(x.shape[1:-1]), x.shape[-1]), seen
+
+
+def _forward(x: Array, weight: Array, window: Window) -> tuple[Array, tuple[Array, Array, Array]]:
+    y, seen = _product(x, weight, window)
     kept = seen if seen.size * seen.dtype.itemsize <= KEPT_BYTES.get(jax.default_backend(), 2**22) else x
     return y, (kept, weight, jnp.zeros((*x.shape[:-1], 0), bool))  # of the last only the shape is wanted
 

@@ -39,8 +39,10 @@ def conv_norm_relu(
 
 def linear_of_columns(params: Tree, x: Array, train: bool) -> Array:
     """x [in, sample] -> [sample, out]."""
-    small = max(x.shape[1], params["weight"].shape[1]) <= SMALL
-    if not (train and small and x.dtype == jnp.float32 and kernels_run_here()):
+    # In this order: an export may leave the number of samples open.
+    if not (train and x.dtype == jnp.float32 and max(x.shape[1], params["weight"].shape[1]) <= SMALL):
+        return layers.linear_of_columns(params, x, train)
+    if not kernels_run_here():
         return layers.linear_of_columns(params, x, train)
     from fedgen.models.nvidia.layers import product
 

@@ -29,9 +29,8 @@ class Convolution(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of its forward pass."""
-        outputs = prod(self.window.outputs(self.x[1:-1]))
-        return 2 * prod(self.weight) * outputs * self.x[-1]
+        """Floating-point operations of its forward pass, for one sample."""
+        return 2 * prod(self.weight) * prod(self.window.outputs(self.x[1:-1]))
 
 
 Choose = Callable[[Convolution], bool]  # whether a convolution becomes a product of patches
