@@ -31,7 +31,7 @@ def test_double_precision_changes_nothing() -> None:
         ({"data": blobs(60)[0]}, r"data is a ndarray; .*from_arrays"),
         ({"data": Path("absent.npz")}, r"absent\.npz"),
         ({"data": small_data(), "model": "cnnn"}, "cnnn"),
-        ({"data": small_data(), "model": object}, r"model is a type; give a name, or a fedgen\.Model"),
+        ({"data": small_data(), "model": object}, r"a model is given as a type; it must be a fedgen\.Model"),
     ],
 )
 def test_arguments_of_a_wrong_kind_are_a_sentence(argument: dict, message: str) -> None:

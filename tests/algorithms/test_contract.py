@@ -74,7 +74,8 @@ def test_users_with_one_sample_and_with_one_label(algorithm: str) -> None:
         np.concatenate(shares), (np.cumsum(sizes) - sizes).astype(np.int32), sizes.astype(np.int32), counts,
         setup.divisions[0].proxy, setup.divisions[0].validation,
     )  # fmt: skip
-    state = play(dataclasses.replace(setup, divisions={0: division}), 2)
+    held = {"width": len(division.index), "largest": int(sizes.max())}
+    state = play(dataclasses.replace(setup, divisions={0: division}, **held), 2)
     assert bool(all_finite((state.server, state.clients, state.loss)))
 
 

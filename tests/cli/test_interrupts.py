@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,9 @@ def test_ctrl_c_while_importing_ends_the_process(module: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "fedgen", "run", "--rounds", "1"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+    # Tests that run in the background of a shell ignore the signal, and so would what they start.
+    unignored = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, text=True, env=environment, preexec_fn=unignored, **pipes) as process:
         try:
             for line in process.stderr:
                 if line.rpartition("|")[2].strip().startswith(module):

@@ -21,7 +21,7 @@ def deal_out(folders: Folders, setup: Setup, server: ServerSettings) -> None:
         sample=form.sample,
         dtype=form.dtype,  # type: ignore[arg-type]
         scale=form.scale,
-        max_value=0 if form.dtype == "float32" else form.max_value,
+        max_value=0 if form.dtype in ("float32", "int32") else form.max_value,
     )
     write_app(folders, config, task)
     write_server(folders, server)
