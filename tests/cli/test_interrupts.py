@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 
@@ -12,12 +11,15 @@ import pytest
 @pytest.mark.parametrize("module", ["pydantic", "jax._src"])
 def test_ctrl_c_while_importing_ends_the_process(module: str) -> None:
     """`-X importtime` tells on stderr what has been imported, so that the signal comes in the middle of it."""
-    command = [sys.executable, "-X", "importtime", "-m", "fedgen", "run", "--rounds", "1"]
+    # Tests that run in the background of a shell ignore the signal, and so would what they start.
+    start = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
+    )
+    words = ["-X", "importtime", "-m", "fedgen", "run", "--rounds", "1"]
+    command = [sys.executable, "-c", start, sys.executable, *words]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    # Tests that run in the background of a shell ignore the signal, and so would what they start.
-    unignored = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(command, text=True, env=environment, preexec_fn=unignored, **pipes) as process:
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
         try:
             for line in process.stderr:
                 if line.rpartition("|")[2].strip().startswith(module):
