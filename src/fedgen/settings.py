@@ -124,8 +124,8 @@ class Settings(TypedDict, total=False):
     losses stay float32)."""
 
     convolutions: Literal["auto", "patches", "xla"]
-    """how convolutions are computed: patches (as matrix products), xla, or auto: patches, and where a run is long
-    enough what is measured to be faster."""
+    """how convolutions are computed: patches (as matrix products), xla, or auto: what is usually faster on the device,
+    or for long runs what is measured to be."""
 
     augment: Sequence[Literal["shift", "flip", "crop"]]
     """how images are changed at random in training: shift (moved by up to an eighth of their side), flip (mirrored left

@@ -175,9 +175,9 @@ def test_the_rule_on_a_cpu() -> None:
 
 
 def test_what_a_setting_says_is_done() -> None:
-    assert choice.chooser("patches", 1e12, 10)(_form(64))
-    assert not choice.chooser("xla", 1e12, 10)(_form(3))
-    assert not choice.chooser("auto", 1, 10)(_form(64))
+    assert choice.chooser("patches", 1e12, 10, 4)(_form(64))
+    assert not choice.chooser("xla", 1e12, 10, 4)(_form(3))
+    assert not choice.chooser("auto", 1, 10, 4)(_form(64))
 
 
 def test_a_long_run_measures_once_and_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +189,13 @@ def test_a_long_run_measures_once_and_remembers(tmp_path: Path, monkeypatch: pyt
         return not usual
 
     monkeypatch.setattr(choice, "_patches_are_faster", faster)
-    choose = choice.chooser("auto", 1e12, 10)
+    choose = choice.chooser("auto", 1e12, 10, 4)
+    other = _form(64)._replace(x=(64, 8, 8, 2))
+    assert not choose(other), "a batch of another size is not what is trained"
+    assert not asked
     assert [choose(_form(64)), choose(_form(64)), choose(_form(3))] == [True, True, False]
     assert asked == [_form(64), _form(3)]
+    assert choose(other), "what is known holds for all sizes"
     kept = tmp_path / "fedgen" / "convolutions.json"
     assert sorted(json.loads(kept.read_text()).values()) == [False, True]
     kept.write_text("{")  # damaged: measured anew

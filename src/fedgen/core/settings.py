@@ -110,8 +110,8 @@ class Federation(BaseModel):
     convolutions: Literal["auto", "patches", "xla"] = setting(
         "auto",
         "Local training",
-        "how convolutions are computed: patches (as matrix products), xla, or auto: patches, and where a run is long"
-        " enough what is measured to be faster",
+        "how convolutions are computed: patches (as matrix products), xla, or auto: what is usually faster on the"
+        " device, or for long runs what is measured to be",
     )
 
     augment: tuple[Literal["shift", "flip", "crop"], ...] = setting(

@@ -28,16 +28,16 @@ CLEARLY = 1.2  # how many times faster than the rule's choice the other must be
 _MEASURING = Lock()
 
 
-def chooser(how: str, samples: float, clients: int) -> Choose:
-    """The choice for a run of so many samples, on as many clients at once as a GPU trains."""
+def chooser(how: str, samples: float, clients: int, batch: int) -> Choose:
+    """The choice for a run of so many samples, in mini-batches of `batch`, on so many clients at once on a GPU."""
     if how != "auto":
         return lambda form: how == "patches"
 
     def choose(form: Convolution) -> bool:
         usual = by_rule(form)
         seconds = 3 * form.flops * samples / SPEED.get(jax.default_backend(), 1e12)
-        concrete = all(isinstance(n, int) for n in form.x)  # an export may leave the number of samples open
-        return measured(form, usual, clients) if seconds >= WORTH_SECONDS and concrete else usual
+        # Several hosts must choose alike, and may measure otherwise.
+        return usual if seconds < WORTH_SECONDS or jax.process_count() > 1 else measured(form, usual, clients, batch)
 
     return choose
 
@@ -47,8 +47,11 @@ def by_rule(form: Convolution) -> bool:
     return jax.default_backend() != "cpu" or form.window.groups > 1 or form.weight[-2] < FEW_CHANNELS
 
 
-def measured(form: Convolution, usual: bool, clients: int) -> bool:
-    """The faster way on this device, measured when it is first asked for."""
+def measured(form: Convolution, usual: bool, clients: int, batch: int) -> bool:
+    """The faster way on this device, measured when it is first asked for with a mini-batch of training.
+
+    Before that, and where nothing is trained (an evaluation, an export), it is the usual one.
+    """
     file = cache_folder() / "convolutions.json"
     device = jax.local_devices()[0]
     on = 1 if device.platform == "cpu" else min(clients, 16)
@@ -59,6 +62,8 @@ def measured(form: Convolution, usual: bool, clients: int) -> bool:
             known = read_json(file) if file.exists() else {}
         except FedgenError:  # damaged: measured anew
             known = {}
+        if key not in known and not (isinstance(form.x[-1], int) and form.x[-1] == batch):
+            return usual
         if key not in known:
             with ThreadPoolExecutor(1) as elsewhere:  # here a network is being traced
                 known[key] = elsewhere.submit(_patches_are_faster, form, usual, on).result()
