@@ -59,10 +59,14 @@ def python_of(page: Path) -> list[str]:
 
 # Their Python needs a trained run, or takes minutes; tests/use and tests/sweeps have the same calls.
 NOT_ALONE = ("using-models.md", "sweep.md")
-RUNNABLE = [page for page in PAGES[1:] if python_of(page) and page.name not in NOT_ALONE]
+RUNNABLE = [
+    pytest.param(page, marks=pytest.mark.slow if page.name == "networks.md" else [], id=page.name)
+    for page in PAGES[1:]
+    if python_of(page) and page.name not in NOT_ALONE
+]
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", RUNNABLE)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page one after the other, each with what the ones before it defined; but of two rounds."""
     monkeypatch.chdir(tmp_path)

@@ -259,6 +259,7 @@ def test_ccvr_is_pytorchs() -> None:
     follow("ccvr", options, Ccvr, after)
 
 
+@pytest.mark.slow
 def test_ccvr_that_sends_the_calibrated_predictor_and_that_waits_for_the_end() -> None:
     def after_a_round(number: int, **options: Any) -> tuple[Algorithm, Any]:
         settings = {f"ccvr__{key}": value for key, value in options.items()}

@@ -107,6 +107,7 @@ def test_the_reference_preset_with_private_extractors(tmp_path: Path) -> None:
     assert any(site.folder.glob("state/*/before.safetensors") for site in grid.sites)
 
 
+@pytest.mark.slow
 def test_sites_fine_tune_before_they_are_evaluated_and_the_server_averages_its_models(tmp_path: Path) -> None:
     settings = {"finetune_steps": 4, "finetune_lr": 0.1, "ema": 0.5}
     setup = small_setup("fedmoments", users=2, active=2, rounds=2, **settings)

@@ -129,6 +129,7 @@ def test_poor_configurations_stop_early_and_the_others_go_on(tmp_path: Path, mon
     assert not (tmp_path / "sweep/unfinished").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_an_interrupted_sweep_ends_with_the_same_bytes(tmp_path: Path) -> None:
     asked = {"over": {"lr": [0.001, 0.05, 0.2]}, "method": "halving", "rounds": 6, "final_seeds": 1}
