@@ -141,7 +141,11 @@ def test_a_module_of_ones_own_is_run_repeated_and_resumed(
     monkeypatch.chdir("/")
     sys.modules.pop("my_module")
     assert call(monkeypatch, "run", "--resume", "--out", mine / "run") == 2
-    assert "which is not here; bring the same here" in capsys.readouterr().err
+    assert "which is not here; bring the same here, or run it from the folder that" in capsys.readouterr().err
+    (mine / "image.csv").write_text("1,2\n")
+    assert call(monkeypatch, "predict", mine / "run", mine / "image.csv") == 2
+    said = "run it from the folder that holds module 'my_module', or add that folder to PYTHONPATH"
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_module_that_is_there_and_broken_is_not_said_to_be_absent(mine: Path) -> None:
@@ -179,6 +183,14 @@ def test_options_on_the_command_line() -> None:
         ({"algorithms": ["my_module:absent"]}, "algorithm 'my_module:absent' cannot be imported: AttributeError"),
         ({"model": "absent_module:network"}, "model 'absent_module:network' cannot be imported: ModuleNotFoundError"),
         ({"dataset": "absent_module:points"}, "dataset 'absent_module:points' cannot be imported"),
+        (
+            {"model": "absent_module:network"},
+            "from the folder that holds module 'absent_module'",
+        ),
+        (
+            {"model": "./net.py:build"},
+            "module:function, a module that can be imported and no path: net:build",
+        ),
         ({"algorithms": ["my_module:slow"], "my_module:slow.fctor": 1}, "did you mean 'factor'?"),
         ({"algorithms": ["my_module:slow"], "my_module:slow.factor": -1.0}, "must be greater than or equal to 0"),
         ({"algorithms": ["my_module:greedy"]}, "'momentum', and that is a setting of the run"),

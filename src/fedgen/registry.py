@@ -75,6 +75,11 @@ class Registry(MutableMapping[str, T]):
     def find(self, name: str) -> T:
         """The function of that name; a name that is not there is a user's mistake."""
         if name not in self:
+            if self.addresses and ":" in name:
+                raise FedgenError(
+                    f"unknown {self.kind} '{name}'; a function of your own is named as module:function, a module that"
+                    " can be imported and no path: net:build for build in net.py of the current folder"
+                )
             raise unknown(self.kind, name, self)
         return self[name]
 
@@ -109,7 +114,10 @@ class Registry(MutableMapping[str, T]):
         try:
             return cast(T, load(address))
         except Exception as error:  # whatever other people's code does while it is imported
-            raise FedgenError(f"{self.kind} '{name}' cannot be imported: {type(error).__name__}: {error}") from error
+            advice = f"; {_where_to_run(name)}" if is_address(name) and _has_no_module(name, error) else ""
+            raise FedgenError(
+                f"{self.kind} '{name}' cannot be imported: {type(error).__name__}: {error}{advice}"
+            ) from error
 
 
 def is_address(name: str) -> bool:
@@ -145,8 +153,13 @@ def importable(folder: Path) -> Iterator[None]:
 
 def is_absent(name: str, error: FedgenError) -> bool:
     """Whether a name was not found because there is none, and not because something is wrong with it."""
-    cause, module = error.__cause__, name.partition(":")[0]
-    return cause is None or (isinstance(cause, ModuleNotFoundError) and module.startswith(cause.name or module))
+    return error.__cause__ is None or _has_no_module(name, error.__cause__)
+
+
+def _has_no_module(name: str, error: BaseException) -> bool:
+    """Whether it is an address's own module that is missing, and not one that it imports."""
+    module = name.partition(":")[0]
+    return isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name or module}.")
 
 
 def check_origin(kind: str, name: str, wanted: str, found: str | None) -> None:
@@ -161,8 +174,16 @@ def check_origin(kind: str, name: str, wanted: str, found: str | None) -> None:
     else:
         here = f"and here it is {found or 'built in'}"
     remedy = f"pip install {want['package']}=={want['version']}" if want else "bring the same here"
+    if found is None and is_address(name):
+        remedy = f"{remedy}, or {_where_to_run(name)}"
     drop = "" if found is None else ", or use what is here by deleting its line under [plugins] in the configuration"
     raise FedgenError(f"the configuration needs {kind} '{name}' from {wanted}, {here}; {remedy}{drop}")
+
+
+def _where_to_run(address: str) -> str:
+    """What to do where an address's module is not found."""
+    module = address.partition(":")[0]
+    return f"run it from the folder that holds module '{module}', or add that folder to PYTHONPATH"
 
 
 def options_of(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -82,6 +82,32 @@ def test_convolutions_of_every_kind(
     _assert_same(f, x, weight)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_bfloat16_with_sums_in_float32(groups: int) -> None:
+    """The values are those of float32 sums; the gradients have the inputs' type."""
+    x = jax.random.normal(KEY, (3, 7, 9, 4)).astype(jnp.bfloat16)
+    weight = jax.random.normal(jax.random.key(4), (3, 2, 4 // groups, 8)).astype(jnp.bfloat16)
+
+    def f(x: jax.Array, weight: jax.Array) -> jax.Array:
+        orders = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(
+            x, weight, (1, 1), "SAME", None, None, orders, groups, preferred_element_type=jnp.float32
+        )
+
+    assert _is_rewritten(f, x, weight)
+    ours = jax.jit(rewritten(f, _patches))(x, weight)
+    wide = x.astype(jnp.float32), weight.astype(jnp.float32)
+    assert ours.dtype == jnp.float32
+    np.testing.assert_allclose(ours, f(*wide), rtol=1e-5, atol=1e-5)
+    gradients = jax.jit(jax.grad(lambda *at: jnp.sum(jnp.sin(rewritten(f, _patches)(*at))), (0, 1)))(x, weight)
+    exact = jax.grad(lambda *at: jnp.sum(jnp.sin(f(*at))), (0, 1))(*wide)
+    for found, wanted in zip(gradients, exact, strict=True):
+        assert found.dtype == jnp.bfloat16
+        np.testing.assert_allclose(
+            found.astype(jnp.float32), wanted, rtol=0.05, atol=0.02 * float(jnp.abs(wanted).max())
+        )
+
+
 def test_a_gradient_within_a_loss() -> None:
     """What SAM and meta-learning differentiate: a gradient, once more, through a strided convolution and a pool."""
     x, weight = jax.random.normal(KEY, (2, 6, 6, 2)), jax.random.normal(KEY, (3, 3, 2, 3))

@@ -1,6 +1,7 @@
 """A checkpoint belongs to a run by what its configuration means, not by how an earlier version wrote it."""
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,3 +61,18 @@ def test_data_and_model_that_the_caller_brought() -> None:
     own = resolve({"dataset": "points", "model": "own", "algorithms": ["fedavg"]}, own={"dataset", "model"})
     assert same_config(to_toml(own), own)
     assert not same_config(rewritten(own, dataset="lines"), own)
+
+
+def test_data_and_model_by_address_without_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no options, as objects have none, but they have an origin."""
+    (tmp_path / "mine_to_resume.py").write_text("def net(sample, classes):\n    ...\n\n\ndef points():\n    ...\n")
+    monkeypatch.chdir(tmp_path)
+    model = resolve({"model": "mine_to_resume:net", "algorithms": ["fedavg"]})
+    dataset = resolve({"dataset": "mine_to_resume:points", "algorithms": ["fedavg"]})
+    for config in (model, dataset):
+        assert config.plugins
+        assert same_config(to_toml(config), config)
+        assert not same_config(rewritten(config, rounds=8), config)
+    assert not same_config(to_toml(model), dataset)
+    with_object = resolve({"dataset": "blobs", "model": "mine_to_resume:net"}, own={"dataset"})
+    assert same_config(to_toml(with_object), with_object)

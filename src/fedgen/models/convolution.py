@@ -43,49 +43,53 @@ class Window(NamedTuple):
         )
 
 
-def convolve(x: Array, weight: Array, window: Window) -> Array:
-    """x [in, *places, sample], weight [*window, in / groups, out] -> [out, *places, sample]."""
+def convolve(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
+    """x [in, *places, sample], weight [*window, in / groups, out] -> [out, *places, sample].
+
+    `dtype` is the type in which products are added up and given; None: that of x. Gradients have their inputs' types.
+    """
     if window.groups == 1:
-        return _convolve(x, weight, window)
+        return _convolve(x, weight, window, dtype)
     views = _views(x, window, 0.0)
     fan_in, fan_out = weight.shape[-2:]
     of_group = weight.reshape(len(views), fan_in, window.groups, fan_out // window.groups)
     if fan_in == 1:  # depthwise: nothing to add up but the window
+        given = dtype or x.dtype
         parts = (
-            view[:, None] * taken[0].reshape(window.groups, -1, *(1,) * (x.ndim - 1))
+            view[:, None].astype(given) * taken[0].reshape(window.groups, -1, *(1,) * (x.ndim - 1))
             for view, taken in zip(views, of_group, strict=True)
         )
         return reduce(add, parts).reshape(fan_out, *views[0].shape[1:])
     stacked = jnp.stack(views).reshape(len(views), window.groups, fan_in, -1)
-    y = jnp.einsum("kgcm,kcgo->gom", stacked, of_group, precision=window.precision)
+    y = jnp.einsum("kgcm,kcgo->gom", stacked, of_group, precision=window.precision, preferred_element_type=dtype)
     return y.reshape(fan_out, *views[0].shape[1:])
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _convolve(x: Array, weight: Array, window: Window) -> Array:
-    return _product(x, weight, window)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _convolve(x: Array, weight: Array, window: Window, dtype: Any) -> Array:
+    return _product(x, weight, window, dtype)[0]
 
 
-def _product(x: Array, weight: Array, window: Window) -> tuple[Array, Array]:
+def _product(x: Array, weight: Array, window: Window, dtype: Any) -> tuple[Array, Array]:
     """The convolution, and the patches of which it is made."""
     seen = _patches(x, window)
     fan_out = weight.shape[-1]
-    y = jnp.matmul(weight.reshape(-1, fan_out).T, seen, precision=window.precision)
+    y = jnp.matmul(weight.reshape(-1, fan_out).T, seen, precision=window.precision, preferred_element_type=dtype)
     return y.reshape(fan_out, *window.outputs(x.shape[1:-1]), x.shape[-1]), seen
 
 
-def _forward(x: Array, weight: Array, window: Window) -> tuple[Array, tuple[Array, Array, Array]]:
-    y, seen = _product(x, weight, window)
+def _forward(x: Array, weight: Array, window: Window, dtype: Any) -> tuple[Array, tuple[Array, Array, Array]]:
+    y, seen = _product(x, weight, window, dtype)
     kept = seen if seen.size * seen.dtype.itemsize <= KEPT_BYTES.get(jax.default_backend(), 2**22) else x
     return y, (kept, weight, jnp.zeros((*x.shape[:-1], 0), bool))  # of the last only the shape is wanted
 
 
-def _backward(window: Window, saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _backward(window: Window, dtype: Any, saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array]:
     """The gradients of x and of the weight, each from one matrix product."""
     kept, weight, form = saved
     seen = kept if kept.ndim == 2 else _patches(kept, window)
     fan_out = weight.shape[-1]
-    flat = gradient.reshape(fan_out, -1)
+    flat = gradient.reshape(fan_out, -1).astype(weight.dtype)
     of_weight = jnp.matmul(seen, flat.T, precision=window.precision).reshape(weight.shape)
     planes = jnp.matmul(weight.reshape(-1, fan_out), flat, precision=window.precision)
     planes = planes.reshape(*window.size, form.shape[0], *gradient.shape[1:])

@@ -67,6 +67,11 @@ def init_of(everything: Callable[[Array], Named], numbers: Numbers) -> Callable[
     return init
 
 
+def is_pixels(dtype: Any) -> bool:
+    """Whether samples stored so are images, which are scaled before a network gets them: of 8 or of 16 bits."""
+    return dtype in (jnp.uint8, jnp.uint16)
+
+
 def form_of(sample: Any) -> jax.ShapeDtypeStruct:
     """One sample as a network gets it; `sample` is a shape, an array, or whatever else has a shape and a type.
 
@@ -74,7 +79,7 @@ def form_of(sample: Any) -> jax.ShapeDtypeStruct:
     """
     if not hasattr(sample, "shape"):
         return jax.ShapeDtypeStruct(tuple(sample), jnp.float32)
-    whole = jnp.issubdtype(sample.dtype, jnp.integer) and sample.dtype not in (jnp.uint8, jnp.uint16)
+    whole = jnp.issubdtype(sample.dtype, jnp.integer) and not is_pixels(sample.dtype)
     return jax.ShapeDtypeStruct(tuple(sample.shape), jnp.int32 if whole else jnp.float32)
 
 

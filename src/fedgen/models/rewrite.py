@@ -125,9 +125,7 @@ def _convolution(
     form = Convolution(ours.shape, kernel.shape, str(x.dtype), window)
     if batch_group_count != 1 or 0 in (*x.shape, *weight.shape) or not choose(form):
         return None
-    y = convolve(ours, kernel, window)
-    if preferred_element_type is not None:
-        y = y.astype(preferred_element_type)
+    y = convolve(ours, kernel, window, preferred_element_type)
     order = [0] * y.ndim
     for axis, place in enumerate((dimensions + 1, 0, *range(1, dimensions + 1))):  # sample, out, *places
         order[of_y[axis]] = place

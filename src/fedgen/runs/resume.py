@@ -16,9 +16,14 @@ def same_config(text: Any, config: RunConfig) -> bool:
     """
     if not isinstance(text, str):
         return False
-    # A dataset or model that the caller passed as an object is in no registry, and has no options.
-    own = {section for section in ("dataset", "model") if not config.of(section)}
+    # A dataset or model that the caller passed as an object is in no registry: it has no options, and no origin.
+    own = {section for section in ("dataset", "model") if not config.of(section) and not _has_origin(config, section)}
     try:
         return resolve(layer_of(tomllib.loads(text), Path("checkpoint")), own=own) == config
     except (FedgenError, tomllib.TOMLDecodeError):
         return False
+
+
+def _has_origin(config: RunConfig, section: str) -> bool:
+    """Whether a dataset or model comes from a plug-in or a `package.module:function`."""
+    return f"{section} {getattr(config, section)}" in config.plugins

@@ -18,8 +18,10 @@ from fedgen.errors import FedgenError
 from fedgen.models import MODELS
 from fedgen.models.adapt import as_model
 from fedgen.models.choice import chooser
+from fedgen.models.network import is_pixels
 from fedgen.models.precision import at_precision
 from fedgen.models.rewrite import rewritten_model
+from fedgen.models.seeding import torch_seeded
 
 
 def task_of(config: RunConfig, model: Any, dataset: Dataset, proxy_samples: int) -> Task:
@@ -51,9 +53,11 @@ def model_by_name(name: str, sample: jax.ShapeDtypeStruct, classes: int, options
         inspect.signature(builder).bind(sample.shape, classes, **options)
     except TypeError as error:
         raise FedgenError(f"model '{name}' with options {dict(options)}: {error}") from error
-    network = builder(sample.shape, classes, **options)
+    build = partial(builder, sample.shape, classes, **options)
+    with torch_seeded(0):
+        network = build()
     try:
-        return as_model(network, sample, classes)
+        return as_model(network, sample, classes, build)
     except FedgenError as error:
         raise FedgenError(f"model '{name}': {error}") from error
 
@@ -65,7 +69,7 @@ def federation_of(config: RunConfig) -> Federation:
 
 def normalise(x: Array, white: int = 255) -> Array:
     """Stored bytes, or numbers of 16 bits, as (x/white - 0.5) / 0.5; others as `unit` gives them."""
-    return (unit(x, white) - 0.5) / 0.5 if _is_scaled(x) else unit(x)
+    return (unit(x, white) - 0.5) / 0.5 if is_pixels(x.dtype) else unit(x)
 
 
 def unit(x: Array, white: int = 255) -> Array:
@@ -73,13 +77,9 @@ def unit(x: Array, white: int = 255) -> Array:
 
     Other whole numbers (words of a text, columns of a table) and float32 are taken as they are.
     """
-    if _is_scaled(x):
+    if is_pixels(x.dtype):
         return x.astype(jnp.float32) / white
     return x if jnp.issubdtype(x.dtype, jnp.integer) else x.astype(jnp.float32)
-
-
-def _is_scaled(x: Array) -> bool:
-    return x.dtype in (jnp.uint8, jnp.uint16)
 
 
 # How a dataset's samples become the model's input.

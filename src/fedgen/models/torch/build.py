@@ -13,11 +13,13 @@ from torch import nn
 
 from fedgen.core.contract import Array, Model, Params, Tree
 from fedgen.errors import FedgenError
+from fedgen.models.network import form_of
+from fedgen.models.seeding import torch_seeded
 from fedgen.models.torch.layout import taken_by_module
 from fedgen.models.torch.network import Network, arrays_of
 from fedgen.models.torch.predictor import find_predictor
 
-_SEEDING = threading.Lock()  # PyTorch's generator is one for all threads
+_SEEDING = threading.RLock()  # PyTorch's generator is one for all threads
 
 
 def build(
@@ -60,7 +62,7 @@ def _example(sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct) -> tor
         return sample.detach().cpu()
     if not isinstance(sample, jax.ShapeDtypeStruct):
         return torch.zeros(tuple(sample))
-    words = jnp.issubdtype(sample.dtype, jnp.integer) and sample.dtype != jnp.uint8
+    words = jnp.issubdtype(form_of(sample).dtype, jnp.integer)
     return torch.zeros(taken_by_module(sample), dtype=torch.int64 if words else torch.float32)
 
 
@@ -71,8 +73,7 @@ def _seed(key: Array) -> int:
 
 def _made(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     """The factory's module under this seed; PyTorch's generator is left as it was."""
-    with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with _SEEDING, torch_seeded(seed):
         module = factory()
     if not isinstance(module, nn.Module):
         raise FedgenError(f"from_torch takes an nn.Module or a function that makes one, not {type(module).__name__}")

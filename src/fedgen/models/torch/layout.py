@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fedgen.core.contract import Array
 from fedgen.errors import FedgenError
+from fedgen.models.network import is_pixels
 
 
 def as_module_takes(x: Array, sample: Sequence[int], channels_last: bool | None) -> Array:
@@ -33,4 +34,4 @@ def taken_by_module(stored: jax.ShapeDtypeStruct) -> tuple[int, ...]:
     """The shape in which a module takes samples that are stored so: images channels first, others as they are."""
     if len(stored.shape) == 3:
         return (stored.shape[2], *stored.shape[:2])
-    return (1, *stored.shape) if len(stored.shape) == 2 and stored.dtype == jnp.uint8 else tuple(stored.shape)
+    return (1, *stored.shape) if len(stored.shape) == 2 and is_pixels(stored.dtype) else tuple(stored.shape)
