@@ -8,6 +8,7 @@ import pytest
 from fedgen.config import read_toml, resolve, to_toml
 from fedgen.errors import FedgenError
 from fedgen.runs.options import options_for
+from fedgen.sweeps.best import best_config
 from fedgen.sweeps.request import Request, check_not_fixed, read_request
 from fedgen.sweeps.search import rungs
 
@@ -37,8 +38,18 @@ def test_configurations_are_of_one_algorithm_and_held_out_samples() -> None:
         assert config.lr == 0.5
         assert "lr" not in config.of("fedgen"), "the preset's own rate gives way"
         assert config.of("fedgen")["beta"] == 3.0
-    (final,) = trial.configs([0], "test")
-    assert (final.run_seeds, final.evaluate_on) == ((0,), "test")
+    finals = request.finals(trial)
+    assert [config.run_seeds for config in finals] == [(seed,) for seed in range(10)]
+    assert finals[0].evaluate_on == "test"
+    assert finals[3] == trial.config.model_copy(update={"seed": 3, "evaluate_on": "test"})
+
+
+def test_no_round_is_chosen_on_the_test_set() -> None:
+    request = Request.of({**BOTH, "patience": 3, "keep_best": True}, ["lr=0.02,0.5"])
+    trial = request.all_trials()["fedgen"][1]
+    assert (trial.config.patience, trial.config.keep_best) == (3, True)
+    assert not any(config.keeps_best for config in request.finals(trial))
+    assert not best_config(request, {"fedgen": trial.settings}).keeps_best
 
 
 def test_a_runs_configuration_is_a_base_for_sweeps(tmp_path: Path) -> None:

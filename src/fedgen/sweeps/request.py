@@ -17,6 +17,8 @@ from fedgen.sweeps.space import Axis, Range, Settings, combinations, parse_axis
 METHODS = ("grid", "random", "halving")
 SEEDS, FIRST_SEED, FINAL_SEEDS, KEEP = 3, 100, 10, 3  # the defaults
 FILE = "sweep.toml"
+# On the test set nothing is chosen, also no round.
+FINAL: Settings = {"evaluate_on": "test", "patience": 0, "keep_best": False}
 _MAY_CHANGE = {"final_seeds"}  # from one call to the next, since no configuration depends on it
 
 
@@ -34,9 +36,9 @@ class Trial:
         """Its settings in a line."""
         return label_of(self.algorithm, self.settings)
 
-    def configs(self, seeds: Sequence[int], evaluate_on: str = "validation") -> list[RunConfig]:
-        """The configuration of each seed."""
-        return [self.config.model_copy(update={"seed": seed, "evaluate_on": evaluate_on}) for seed in seeds]
+    def configs(self, seeds: Sequence[int]) -> list[RunConfig]:
+        """The configuration of each seed, on held-out samples."""
+        return [self.config.model_copy(update={"seed": seed}) for seed in seeds]
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,12 @@ class Request:
         """The configuration of one algorithm with these settings, for the first seed."""
         fixed = {"algorithms": [algorithm], "seed": self.seed, "seeds": 1, "evaluate_on": "validation"}
         return resolve(self.settings, fixed, settings, own=self.own)
+
+    def finals(self, trial: Trial) -> list[RunConfig]:
+        """The configuration of each final seed, on the test set: resolved anew, since there nothing is held out."""
+        fixed = {"algorithms": [trial.algorithm], "seed": 0, "seeds": 1, **FINAL}
+        config = resolve(self.settings, fixed, trial.settings, own=self.own)
+        return [config.model_copy(update={"seed": seed}) for seed in range(self.final_seeds)]
 
     def write(self, folder: Path) -> None:
         """Keep what was asked for in the folder; one that holds another sweep is refused."""
