@@ -9,6 +9,7 @@ from fedgen.report.chart_files import save_charts
 from fedgen.report.page import write_page
 from fedgen.simulator.setup import prepare_together
 from fedgen.sweeps.best import write_best
+from fedgen.sweeps.identity import identified
 from fedgen.sweeps.outcome import Outcome, SweepWatch
 from fedgen.sweeps.page import page_of
 from fedgen.sweeps.request import Request
@@ -28,6 +29,7 @@ def run_sweep(
     watch, material = watch or SweepWatch(), material or Material()
     trials = request.all_trials()
     _check(request, trials, material)  # before the folder is made, so that a mistake leaves none
+    request = identified(request, next(iter(trials.values()))[0].config, material)
     request.write(folder)
     store = Store(folder)
     found = search(request, trials, store, jobs=jobs, watch=watch, material=material)
