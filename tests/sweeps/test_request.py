@@ -1,5 +1,6 @@
 """What a sweep can be asked for, whose settings are whose, and what is refused in a sentence."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,15 @@ def test_a_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
         request.write(tmp_path / "other")
     with pytest.raises(FedgenError, match="holds no sweep to go on with"):
         read_request(tmp_path / "other")
+
+
+def test_objects_from_python_are_told_apart_and_cannot_be_read_back(tmp_path: Path) -> None:
+    request = Request.of({**BOTH, "dataset": "mine", "model": "own"}, ["lr=0.1,0.2"], own={"dataset", "model"})
+    request = replace(request, data="1", network="2")
+    request.write(tmp_path / "sweep")
+    request.write(tmp_path / "sweep")
+    for changed, what in (({"data": "3"}, "other data"), ({"network": "3"}, "another network")):
+        with pytest.raises(FedgenError, match=f"made with {what}"):
+            replace(request, **changed).write(tmp_path / "sweep")
+    with pytest.raises(FedgenError, match="has its dataset from Python; go on with it there"):
+        read_request(tmp_path / "sweep")
