@@ -16,7 +16,7 @@ ORDER = [
     {"models", "data"},
     {"algorithms"},
     {"presets", "config"},
-    {"runs", "compiled"},
+    {"runs", "compiled", "given"},
     {"simulator", "federate"},
     {"demo", "grid", "report"},
     {"sweeps"},

@@ -100,8 +100,8 @@ class RunConfig(Federation):
         "Evaluation",
         "what models are tested on: test, or validation: samples of the training set that no user holds",
     )
-    validation: Positive = setting(
-        5000, "Evaluation", "how many samples are kept for validation (by default no more than are left)"
+    validation: WholeNumber = setting(
+        5000, "Evaluation", "how many samples are kept for validation (0: as many as are left, but at most 5000)"
     )
     score: Literal["accuracy", "authors", "seen", "matching"] = setting(
         "accuracy", "Evaluation", "the headline number: accuracy, authors, seen or matching (docs/algorithms.md#scores)"

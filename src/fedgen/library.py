@@ -12,6 +12,7 @@ from fedgen.config import RunConfig, resolve
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.files import read_text
+from fedgen.given import given
 from fedgen.paper.report import write_report
 from fedgen.report.figures import learning_curves
 from fedgen.report.progress import RunBars
@@ -59,26 +60,11 @@ def simulate(
     """
     layer: dict[str, Any] = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms)}
     layer.update(settings)
-    own = set()
-    if isinstance(data, str | Path):
-        layer["dataset"], data = str(data), None
-    elif data is not None:
-        if not isinstance(data, Dataset):
-            raise FedgenError(
-                f"data is a {type(data).__name__}; give a name, a path, or what fedgen.from_arrays makes of arrays:"
-                " fedgen.from_arrays(x_train, y_train, x_test, y_test)"
-            )
-        layer["dataset"] = data.name
-        own.add("dataset")
-    if isinstance(model, str):
-        layer["model"], model = model, None
-    elif model is not None:
-        layer["model"] = "own"
-        own.add("model")
+    mine = given(data, model)
     if resume and out is None:
         raise FedgenError("resume=True needs out=, the folder of the run to continue")
-    config = resolve(layer, options or {}, own=own)
-    setup = prepare(config, data, model)
+    config = resolve({**layer, **mine.layer}, options or {}, own=mine.own)
+    setup = prepare(config, mine.data, mine.model)
     folder = None if out is None else _folder(Path(out), config, resume)
     listener = _Listener([callbacks] if callable(callbacks) else callbacks)
     kept: dict[tuple[str, int, bool], Trained] = {}
@@ -102,7 +88,7 @@ def simulate(
     if folder is None:
         models, metrics = Models(config, setup.task, setup.form, in_memory(kept)), listener.records
     else:
-        loaded = load(folder.path, model=model, data=data)
+        loaded = load(folder.path, model=mine.model, data=mine.data)
         models, metrics = loaded.models, list(loaded.metrics)
     if not finished:
         summary = summary_of(config, results_so_far(config, metrics), setup.form.class_names)

@@ -76,10 +76,10 @@ DATASET_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 # Of these the users share one half by default, as in the paper; one's own data is used whole, or, where training
-# samples are held out for validation, but for these.
+# samples are held out for validation, but for these: all that are left (0).
 _HALVED = ("mnist", "emnist", "celeba", "fashion-mnist", "cifar10")
 OWN_DATA: dict[str, Any] = {"train_fraction": 1.0}
-OWN_DATA_HELD_OUT: dict[str, Any] = {"train_fraction": 0.8}
+OWN_DATA_HELD_OUT: dict[str, Any] = {"train_fraction": 0.8, "validation": 0}
 
 
 def of_dataset(preset: str, dataset: str, evaluate_on: str = "test") -> dict[str, Any]:

@@ -174,7 +174,7 @@ class Settings(TypedDict, total=False):
     """what models are tested on: test, or validation: samples of the training set that no user holds."""
 
     validation: int
-    """how many samples are kept for validation (by default no more than are left)."""
+    """how many samples are kept for validation (0: as many as are left, but at most 5000)."""
 
     score: Literal["accuracy", "authors", "seen", "matching"]
     """the headline number: accuracy, authors, seen or matching (docs/algorithms.md#scores)."""

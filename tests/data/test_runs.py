@@ -123,5 +123,22 @@ def test_small_data_of_ones_own_has_a_fifth_held_out_for_validation() -> None:
     division = divide_all(config, data)[0]
     assert (len(division.index), len(division.validation)) == (160, 40)
     assert resolve(settings, own={"dataset"}).train_fraction == 1
-    with pytest.raises(FedgenError, match="lower train_fraction or validation"):
-        divide_all(resolve({**settings, "evaluate_on": "validation", "validation": 41}, own={"dataset"}), data)
+    for said in (41, 5000):
+        with pytest.raises(FedgenError, match="lower train_fraction or validation"):
+            divide_all(resolve({**settings, "evaluate_on": "validation", "validation": said}, own={"dataset"}), data)
+    whole = {**settings, "evaluate_on": "validation", "train_fraction": 1.0}
+    with pytest.raises(FedgenError, match="no training samples are left for validation with train_fraction 1"):
+        divide_all(resolve(whole, own={"dataset"}), data)
+
+
+@pytest.mark.parametrize("partition", ["iid", "natural"])
+def test_what_is_held_out_is_counted_by_class_and_the_same_with_every_seed(partition: str) -> None:
+    """Of 10 classes of 42 samples users get round(33.6) each, so that 8 of each are left and not 42 // 5."""
+    x, y = np.zeros((420, 3)), np.arange(420) % 10
+    data = from_arrays(x, y, x[:20], y[:20], user_train=np.arange(420) % 7 * (np.arange(420) % 3 > 0))
+    settings = {"dataset": data.name, "users": 4, "active": 2, "partition": partition, "evaluate_on": "validation"}
+    divisions = divide_all(resolve({**settings, "seeds": 4, "model": "mlp"}, own={"dataset"}), data)
+    assert {len(division.validation) for division in divisions.values()} == {80}
+    for division in divisions.values():
+        assert not set(division.validation) & set(division.index)
+        assert (sum(division.size) == 340) == (partition == "iid")

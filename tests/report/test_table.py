@@ -128,6 +128,17 @@ def test_the_privacy_of_a_run_is_in_its_table_and_on_its_page(tmp_path: Path) ->
         assert "3.43" in capture.get()
 
 
+@pytest.mark.parametrize(("settings", "held_out"), [({}, False), ({"evaluate_on": "validation"}, True)])
+def test_what_was_scored_on_held_out_samples_says_so(tmp_path: Path, settings: dict[str, str], held_out: bool) -> None:
+    path = run_folder(tmp_path / "run", **settings)
+    (section,) = collect([path]).sections
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(*comparison(summary_of(path), 160))
+    for text in (section.lead, section.tables[0].columns[1].hint, capture.get(), repr(section.charts[0])):
+        assert ("full test set" in text, "held-out training samples" in text) == (not held_out, held_out)
+
+
 def test_the_difference_of_one_seed_has_no_colour(tmp_path: Path) -> None:
     for seeds, tone in ((1, "even"), (3, "better")):
         (section,) = collect([run_folder(tmp_path / str(seeds), seeds=seeds)]).sections
@@ -142,7 +153,7 @@ def test_one_seed_above_the_published_has_no_colour(tmp_path: Path) -> None:
     results = summary_of(run_folder(tmp_path / "run", algorithms=["fedgen"]))["results"]
     for seeds, tone in ((1, "even"), (2, "perhaps-better")):
         row = Row("fedgen", {}, "fedgen", results={r["seed"]: r for r in results[:seeds]})
-        table = compare([row], "authors", {"fedgen": (50.0, 1.0)})
+        table = compare([row], "authors", published={"fedgen": (50.0, 1.0)})
         at = [column.title for column in table.columns].index("ours − published")
         assert shown(table.rows[0][at]).tone == tone
 

@@ -1,5 +1,6 @@
 """What a sweep can be asked for, whose settings are whose, and what is refused in a sentence."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from fedgen.config import read_toml, resolve, to_toml
 from fedgen.errors import FedgenError
 from fedgen.runs.options import options_for
+from fedgen.sweeps.best import best_config
 from fedgen.sweeps.request import Request, check_not_fixed, read_request
 from fedgen.sweeps.search import rungs
 
@@ -37,8 +39,18 @@ def test_configurations_are_of_one_algorithm_and_held_out_samples() -> None:
         assert config.lr == 0.5
         assert "lr" not in config.of("fedgen"), "the preset's own rate gives way"
         assert config.of("fedgen")["beta"] == 3.0
-    (final,) = trial.configs([0], "test")
-    assert (final.run_seeds, final.evaluate_on) == ((0,), "test")
+    finals = request.finals(trial)
+    assert [config.run_seeds for config in finals] == [(seed,) for seed in range(10)]
+    assert finals[0].evaluate_on == "test"
+    assert finals[3] == trial.config.model_copy(update={"seed": 3, "evaluate_on": "test"})
+
+
+def test_no_round_is_chosen_on_the_test_set() -> None:
+    request = Request.of({**BOTH, "patience": 3, "keep_best": True}, ["lr=0.02,0.5"])
+    trial = request.all_trials()["fedgen"][1]
+    assert (trial.config.patience, trial.config.keep_best) == (3, True)
+    assert not any(config.keeps_best for config in request.finals(trial))
+    assert not best_config(request, {"fedgen": trial.settings}).keeps_best
 
 
 def test_a_runs_configuration_is_a_base_for_sweeps(tmp_path: Path) -> None:
@@ -138,3 +150,15 @@ def test_a_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
         request.write(tmp_path / "other")
     with pytest.raises(FedgenError, match="holds no sweep to go on with"):
         read_request(tmp_path / "other")
+
+
+def test_objects_from_python_are_told_apart_and_cannot_be_read_back(tmp_path: Path) -> None:
+    request = Request.of({**BOTH, "dataset": "mine", "model": "own"}, ["lr=0.1,0.2"], own={"dataset", "model"})
+    request = replace(request, data="1", network="2")
+    request.write(tmp_path / "sweep")
+    request.write(tmp_path / "sweep")
+    for changed, what in (({"data": "3"}, "other data"), ({"network": "3"}, "another network")):
+        with pytest.raises(FedgenError, match=f"made with {what}"):
+            replace(request, **changed).write(tmp_path / "sweep")
+    with pytest.raises(FedgenError, match="has its dataset from Python; go on with it there"):
+        read_request(tmp_path / "sweep")

@@ -1,6 +1,7 @@
 """Real small sweeps: what they choose, what they spend, and that nothing depends on when they were interrupted."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,18 @@ import pytest
 
 import fedgen
 from fedgen.config import read_toml, resolve
+from fedgen.errors import FedgenError
+from fedgen.models import MODELS
 from fedgen.runs.options import options_for
 from fedgen.runs.scores import score_of
 from fedgen.simulator import run as simulation
 from fedgen.simulator.run import Interrupted, run
 from fedgen.simulator.setup import Setup, prepare
 from fedgen.sweeps import run as sweeps_run
+from fedgen.sweeps.identity import checksum, shapes
 from fedgen.sweeps.outcome import Outcome, SweepWatch
-from helpers import SMALL, small_data
+from fedgen.sweeps.request import read_request
+from helpers import SMALL, blobs, small_data
 
 # Enough steps that a rate of 0.2 learns most within four rounds, and one of 0.001 nothing.
 LEARNS = {"validation": 100, "rounds": 4, "local_steps": 10, "batch_size": 16, "alpha": 10.0}
@@ -180,3 +185,50 @@ def test_a_plug_in_is_swept_like_any_other(tmp_path: Path, monkeypatch: pytest.M
     config = resolve(read_toml(tmp_path / "sweep/best.toml"), own={"dataset"})
     assert options_for(config, name)[0]["factor"] == 1.0
     del sys.modules["softened"]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_file_of_ones_own_is_swept_and_tested_whole_and_told_from_another(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.npz", tmp_path / "sweep"
+
+    def saved(seed: int) -> None:
+        x, y = blobs(210, seed=seed)
+        np.savez(file, x_train=x, y_train=y, x_test=x[:60], y_test=y[:60])
+
+    def again() -> Any:
+        small = {key: SMALL[key] for key in ("users", "active", "rounds", "local_steps", "batch_size", "eval_every")}
+        options = {key: value for key, value in SMALL.items() if key.startswith(("model.", "partition."))}
+        more = {"model": "mlp", "seeds": 1, "final_seeds": 2, "patience": 1, "options": options}
+        return fedgen.sweep("fedavg", data=file, over={"lr": [0.2, 0.05]}, out=out, **small, **more)
+
+    saved(0)
+    found = again()
+    config = resolve(read_toml(out / "best.toml"))
+    assert (config.train_fraction, config.patience) == (1, 0)
+    (row,) = run(prepare(config))["table"]
+    assert found.final[0]["mean"] == pytest.approx(row["mean"], abs=1e-3), "as `fedgen run --config best.toml` has it"
+    before = (out / "sweep.json").read_bytes()
+    again()
+    assert (out / "sweep.json").read_bytes() == before
+    assert read_request(out).settings["dataset"] == str(file), "the command can go on with it"
+    saved(1)
+    with pytest.raises(FedgenError, match=r"holds a sweep that was made with other data \(by its checksum\)"):
+        again()
+
+
+def test_checksums_tell_data_and_networks_apart() -> None:
+    data = small_data()
+    other = data.x_test.copy()
+    other[0, 0, 0, 0] ^= 1
+    users = np.arange(len(data.y_train)) % 5
+    found = [checksum(one) for one in (data, replace(data, x_test=other), replace(data, user_train=users))]
+    assert len(set(found)) == 3
+    assert checksum(small_data()) == found[0]
+    networks = [MODELS["mlp"]((8, 8, 1), 4, hidden=hidden) for hidden in (12, 12, 13)]
+    first, same, wider = (shapes(network, data) for network in networks)
+    assert first == same != wider
+
+
+def test_data_of_a_wrong_kind_is_refused_as_by_simulate() -> None:
+    with pytest.raises(FedgenError, match=r"data is a ndarray; give a name, a path, or what fedgen\.from_arrays"):
+        fedgen.sweep("fedavg", data=blobs(20)[0], over={"lr": [0.1]})

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from fedgen.config import TABLES, RunConfig
 from fedgen.core.settings import PANELS
-from fedgen.presets import DATASET_PRESETS, OWN_DATA, PRESETS
+from fedgen.presets import DATASET_PRESETS, OWN_DATA, OWN_DATA_HELD_OUT, PRESETS
 
 _OPTIONS = {"algorithms": "--algorithm"}  # of a setting that is a list, the option names one
 _WIDE = 24  # a wider column would leave the help no room
@@ -84,6 +84,8 @@ def default_text(name: str, defaults: Mapping[str, Any] | None = None, said: Map
         if preset == "paper" and name in values
     }
     others |= {"your own data": OWN_DATA[name]} if name in OWN_DATA else {}
+    if name in OWN_DATA_HELD_OUT:
+        others["your own data and --evaluate-on validation"] = OWN_DATA_HELD_OUT[name]
     default = shown(SETTINGS[name].default)
     return "; ".join([default, *(f"with {option}: {shown(value)}" for option, value in others.items())])
 

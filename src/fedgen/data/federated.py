@@ -171,9 +171,22 @@ def _choose(dataset: Dataset, users: int, seed: int, fraction: float, class_limi
     halves MNIST's share to 25 % for 20 users.
     """
     rng = generator(seed, "choose")
-    limit = int(fraction * len(dataset.y_train)) // users if class_limit else len(dataset.y_train)
     chosen = []
-    for label in np.unique(dataset.y_train):
-        rows = np.flatnonzero(dataset.y_train == label)
-        chosen.append(rng.permutation(rows)[: min(max(round(fraction * len(rows)), 1), limit)])
+    for label, number in _numbers(dataset, users, fraction, class_limit).items():
+        chosen.append(rng.permutation(np.flatnonzero(dataset.y_train == label))[:number])
     return np.sort(np.concatenate(chosen))
+
+
+def left_over(dataset: Dataset, users: int, *, train_fraction: float, class_limit: bool) -> int:
+    """How many training samples are not chosen for the users, the same with every seed."""
+    return len(dataset.y_train) - sum(_numbers(dataset, users, train_fraction, class_limit).values())
+
+
+def _numbers(dataset: Dataset, users: int, fraction: float, class_limit: bool) -> dict[int, int]:
+    """How many samples of each class are chosen."""
+    limit = int(fraction * len(dataset.y_train)) // users if class_limit else len(dataset.y_train)
+    labels, counts = np.unique(dataset.y_train, return_counts=True)
+    return {
+        int(label): min(max(round(fraction * int(count)), 1), limit)
+        for label, count in zip(labels, counts, strict=True)
+    }

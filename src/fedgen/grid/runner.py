@@ -10,7 +10,6 @@ from typing import Any
 import jax
 
 from fedgen.config import RunConfig
-from fedgen.core.contract import Model
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.grid.store import Store, identity
@@ -40,7 +39,7 @@ class _Ready:
 class Material:
     """What all cells of a grid are made of: each dataset, read once, or the caller's own; and its own model."""
 
-    def __init__(self, dataset: Dataset | None = None, model: Model | None = None) -> None:
+    def __init__(self, dataset: Dataset | None = None, model: Any = None) -> None:
         self.model = model
         self._own = dataset
         self._lock = threading.Lock()

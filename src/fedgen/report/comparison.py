@@ -1,6 +1,7 @@
 """The table of a run: its algorithms beside each other."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,28 @@ from fedgen.report.table import Cell, Column, Difference, Number, Table, Text, w
 from fedgen.report.terminal import terminal
 from fedgen.runs.scores import Record, table
 
-SCORES = {
-    "accuracy": "accuracy on the full test set, mean of the last 10 rounds",
+_SCORES = {
+    "accuracy": "accuracy on {scored}, mean of the last 10 rounds",
     "authors": "the authors' metric: labels a user trained on, mean of the 5 best rounds",
     "seen": "accuracy on the labels a user trained on, mean of the last 10 rounds",
     "matching": "accuracy on each user's own label distribution, mean of the last 10 rounds",
 }
 _BESIDE = {  # the other scores: key of a result -> its column
-    "accuracy": Column("full test", "global model, full test set, last 10 rounds", optional=1),
-    "accuracy_users": Column("users' own", "mean of the users' own models, full test set, last 10 rounds", optional=4),
+    "accuracy": Column("full test", "global model, {scored}, last 10 rounds", optional=1),
+    "accuracy_users": Column("users' own", "mean of the users' own models, {scored}, last 10 rounds", optional=4),
     "accuracy_seen_labels": Column("seen labels", "each user on the labels it trained on, last 10 rounds", optional=2),
     "accuracy_seen_labels_best5": Column(
         "seen, best 5", "the authors' metric: seen labels, mean of the 5 best rounds", optional=6
     ),
     "accuracy_matching": Column("matching", "each user on its own label distribution, last 10 rounds", optional=7),
 }
+HELD_OUT = "held-out training samples"
+_SCORED = {"test": "the full test set", "validation": HELD_OUT}
+
+
+def score_text(score: str, evaluate_on: str) -> str:
+    """What a score is, in words."""
+    return _SCORES[score].format(scored=_SCORED[evaluate_on])
 
 
 def comparison(summary: Mapping[str, Any], width: int) -> list[Grid]:
@@ -36,12 +44,17 @@ def comparison(summary: Mapping[str, Any], width: int) -> list[Grid]:
     for result in summary["results"]:
         name = result["algorithm"]
         rows.setdefault(name, Row(name, {}, name)).results[result["seed"]] = result
-    score = summary["config"]["score"]
-    return terminal(compare(list(rows.values()), score), width, f"{heading(summary['config'])}\n{SCORES[score]}")
+    score, evaluate_on = summary["config"]["score"], summary["config"]["evaluate_on"]
+    title = f"{heading(summary['config'])}\n{score_text(score, evaluate_on)}"
+    return terminal(compare(list(rows.values()), score, evaluate_on), width, title)
 
 
 def compare(
-    rows: Sequence[Row], score: str, published: Mapping[str, tuple[float, float]] | None = None, source: str = ""
+    rows: Sequence[Row],
+    score: str,
+    evaluate_on: str = "test",
+    published: Mapping[str, tuple[float, float]] | None = None,
+    source: str = "",
 ) -> Table:
     """Algorithms by their score, with the difference to FedAvg, their other scores and costs.
 
@@ -50,10 +63,13 @@ def compare(
     published = published or {}
     labelled = [{**r, "algorithm": row.label} for row in rows for r in row.results.values()]
     compared = {row["algorithm"]: row for row in table(labelled, score)}
-    beside = {key: column for key, column in _BESIDE.items() if (key, score) != ("accuracy", "accuracy")}
+    said = score_text(score, evaluate_on)
+    beside = {
+        key: _of(column, evaluate_on) for key, column in _BESIDE.items() if (key, score) != ("accuracy", "accuracy")
+    }
     columns = [
         Column("algorithm", number=False),
-        Column("score", SCORES[score] + "; mean ± standard deviation over seeds"),
+        Column("score", said + "; mean ± standard deviation over seeds"),
         Column(
             "vs fedavg",
             "paired by seed, with its 95 % interval; filled where that excludes zero, grey where one seed has none",
@@ -91,7 +107,13 @@ def compare(
         same = "Here the score is that metric too."
         other = "The score here is another metric, so the differences to them have no colour."
         note += f"{source} {same if score == 'authors' else other}"
-    return without_empty(Table(columns, cells, about=SCORES[score], note=note))
+    return without_empty(Table(columns, cells, about=said, note=note))
+
+
+def _of(column: Column, evaluate_on: str) -> Column:
+    """A column of another score, said of the samples that it is of."""
+    title = "held out" if evaluate_on == "validation" and column.title == "full test" else column.title
+    return replace(column, title=title, hint=column.hint.format(scored=_SCORED[evaluate_on].removeprefix("the ")))
 
 
 def traffic(results: Sequence[Record]) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any
 from fedgen.config import RunConfig, resolve
 from fedgen.errors import FedgenError
 from fedgen.report.charts import bubbles, lines, series
-from fedgen.report.comparison import SCORES, compare, traffic
+from fedgen.report.comparison import HELD_OUT, compare, score_text, traffic
 from fedgen.report.curves import SHOWN_FIRST, TITLES, all_spreads, metrics_of
 from fedgen.report.figures import heading
 from fedgen.report.partitions import MOST_USERS
@@ -34,7 +34,7 @@ def _section(one: Group, name: str, apart: Sequence[str], reference: Reference) 
     if versions - {__version__}:
         notices.append(f"Made by version {', '.join(sorted(versions))}; this page by version {__version__}.")
     if config.evaluate_on == "validation":
-        notices.append("Evaluated on held-out training images, not on the test set.")
+        notices.append("Evaluated on held-out training samples, not on the test set.")
     charts = [_curves(one, name)]
     if any(run.labels for run in one.runs):
         charts.append(_partition(one, name))
@@ -43,10 +43,10 @@ def _section(one: Group, name: str, apart: Sequence[str], reference: Reference) 
     return Section(
         name,
         ", ".join([heading(config.model_dump()), *extra]),
-        f"Score: {SCORES[config.score]}.",
+        f"Score: {score_text(config.score, config.evaluate_on)}.",
         changed,
         notices,
-        [compare(one.rows, config.score, reference.numbers(config), reference.about)],
+        [compare(one.rows, config.score, config.evaluate_on, reference.numbers(config), reference.about)],
         charts,
         sources=[_source(run) for run in one.runs],
     )
@@ -63,14 +63,16 @@ def _curves(one: Group, name: str) -> Chart:
         f"Evaluations over the rounds.{band}",
         [_series(row, metrics) for row in one.rows],
         x={"round": "round", "MB": "MB sent, all users, both ways"},
-        y={key: _axis(key) for key in metrics},
+        y={key: _axis(key, one.config.evaluate_on) for key in metrics},
         first=SHOWN_FIRST[one.config.score],
     )
 
 
-def _axis(metric: str) -> dict[str, str]:
+def _axis(metric: str, evaluate_on: str) -> dict[str, str]:
     """What the chooser and what the axis call a metric."""
     title = TITLES.get(metric, metric.replace("_", " "))
+    if evaluate_on == "validation":
+        title = title.replace("full test set", HELD_OUT)
     return {"title": title, "axis": "accuracy, %" if title.startswith("accuracy") else title}
 
 

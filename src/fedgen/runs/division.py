@@ -1,6 +1,5 @@
 """A configuration's dataset, and how it is divided among the users."""
 
-import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +10,15 @@ from numpy.typing import NDArray
 
 from fedgen.config import READING, RunConfig
 from fedgen.data.dataset import Dataset
-from fedgen.data.federated import Division, assemble, divide, with_skew
+from fedgen.data.federated import Division, assemble, divide, left_over, with_skew
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.partition_file import read_partition, write_partition
 from fedgen.data.sources import load
 from fedgen.data.sources.own import Reading
 from fedgen.errors import FedgenError
 from fedgen.registry import options_of
+
+MOST_HELD_OUT = 5000  # where the configuration does not say how many
 
 
 def keep_partition(config: RunConfig, dataset: Dataset, divisions: Mapping[int, Division]) -> None:
@@ -57,13 +58,18 @@ def check_finite(name: str, *samples: NDArray[Any]) -> None:
 
 
 def _held_out(config: RunConfig, dataset: Dataset) -> int:
-    """How many samples are held out: as many as the configuration says; of small data, where it says nothing, all."""
+    """How many samples are held out: as many as the configuration says, or, with 0, those that are not the users'."""
     if config.evaluate_on != "validation":
         return 0
-    samples = len(dataset.y_train)
-    left = samples - math.ceil(config.train_fraction * samples)
-    said_nothing = config.validation == RunConfig.model_fields["validation"].default
-    return min(config.validation, left) if said_nothing and left else config.validation
+    if config.validation:
+        return config.validation
+    left = left_over(dataset, config.users, train_fraction=config.train_fraction, class_limit=config.class_limit)
+    if not left:
+        raise FedgenError(
+            f"no training samples are left for validation with train_fraction {config.train_fraction:g}; lower it, or"
+            " say with validation how many of those that no user holds are held out"
+        )
+    return min(left, MOST_HELD_OUT)
 
 
 def divide_all(config: RunConfig, dataset: Dataset) -> dict[int, Division]:

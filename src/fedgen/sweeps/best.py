@@ -7,7 +7,7 @@ from typing import Any
 from fedgen.config import PER_ALGORITHM, RunConfig, resolve, to_toml
 from fedgen.files import write_whole
 from fedgen.registry import file_name
-from fedgen.sweeps.request import Request
+from fedgen.sweeps.request import FINAL, Request
 from fedgen.sweeps.results import Results, best_of, seeds_text
 
 
@@ -34,7 +34,7 @@ def write_best(folder: Path, request: Request, results: Results) -> list[Path]:
 def best_config(request: Request, chosen: Mapping[str, Mapping[str, Any]]) -> RunConfig:
     """A run of these algorithms, each with its own settings, on the test set with the final seeds."""
     seeds = max(request.final_seeds, 1)
-    layer = {"algorithms": list(chosen), "seed": 0, "seeds": seeds, "evaluate_on": "test"}
+    layer = {"algorithms": list(chosen), "seed": 0, "seeds": seeds, **FINAL}
     for name, settings in chosen.items():
         common = _common(name, settings)
         layer |= common

@@ -9,6 +9,7 @@ from fedgen.errors import FedgenError
 from fedgen.files import read_json, read_text
 from fedgen.grid.store import Cell, Store
 from fedgen.report.charts import lines, series
+from fedgen.report.comparison import HELD_OUT
 from fedgen.report.curves import spread
 from fedgen.report.figures import heading
 from fedgen.report.page import collect
@@ -18,7 +19,7 @@ from fedgen.runs.scores import Record
 from fedgen.sweeps.request import FILE
 from fedgen.sweeps.results import Results, best_of, read_results, seeds_text
 from fedgen.sweeps.space import Range, parse_axis
-from fedgen.sweeps.tables import HELD_OUT, best_table, final_table, ranking, scored_on
+from fedgen.sweeps.tables import best_table, final_table, ranking, scored_on
 
 MOST_CURVES = 12  # of one algorithm in a figure
 _WIDE = 8  # the largest value over the smallest from which an axis is logarithmic

@@ -1,7 +1,7 @@
 """What a sweep was asked for, checked once, and the configurations that follow from it."""
 
 import tomllib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +17,8 @@ from fedgen.sweeps.space import Axis, Range, Settings, combinations, parse_axis
 METHODS = ("grid", "random", "halving")
 SEEDS, FIRST_SEED, FINAL_SEEDS, KEEP = 3, 100, 10, 3  # the defaults
 FILE = "sweep.toml"
+# On the test set nothing is chosen, also no round.
+FINAL: Settings = {"evaluate_on": "test", "patience": 0, "keep_best": False}
 _MAY_CHANGE = {"final_seeds"}  # from one call to the next, since no configuration depends on it
 
 
@@ -34,9 +36,9 @@ class Trial:
         """Its settings in a line."""
         return label_of(self.algorithm, self.settings)
 
-    def configs(self, seeds: Sequence[int], evaluate_on: str = "validation") -> list[RunConfig]:
-        """The configuration of each seed."""
-        return [self.config.model_copy(update={"seed": seed, "evaluate_on": evaluate_on}) for seed in seeds]
+    def configs(self, seeds: Sequence[int]) -> list[RunConfig]:
+        """The configuration of each seed, on held-out samples."""
+        return [self.config.model_copy(update={"seed": seed}) for seed in seeds]
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class Request:
     seed: int
     final_seeds: int
     settings: Mapping[str, Any]  # a layer
-    data: str = ""  # the checksum of a dataset that was given as an object
-    own: Container[str] = field(default=(), compare=False)  # what was given as an object (`resolve`)
+    own: Collection[str] = field(default=(), compare=False)  # what was given as an object (`resolve`)
+    data: str = ""  # the checksum of one's own data
+    network: str = ""  # that of a network which was given as an object
 
     @classmethod
     def of(
@@ -65,8 +68,7 @@ class Request:
         trials: int = 0,
         keep: int = KEEP,
         final_seeds: int = FINAL_SEEDS,
-        data: str = "",
-        own: Container[str] = (),
+        own: Collection[str] = (),
     ) -> "Request":
         """Check what was asked for; `settings` is a layer with the algorithms and the first of the seeds."""
         base = resolve({"seeds": SEEDS, "seed": FIRST_SEED}, settings, {"evaluate_on": "validation"}, own=own)
@@ -91,8 +93,7 @@ class Request:
         kept = {key: value for key, value in settings.items() if key not in dropped}
         paths = {key: getattr(base, key) for key in ("dataset", "data_dir", "user_file") if kept.get(key)}
         return cls(
-            base.algorithms, tuple(over), method, trials, keep, base.seeds, base.seed, final_seeds, kept | paths, data,
-            own,
+            base.algorithms, tuple(over), method, trials, keep, base.seeds, base.seed, final_seeds, kept | paths, own,
         )  # fmt: skip
 
     @property
@@ -134,11 +135,22 @@ class Request:
         fixed = {"algorithms": [algorithm], "seed": self.seed, "seeds": 1, "evaluate_on": "validation"}
         return resolve(self.settings, fixed, settings, own=self.own)
 
+    def finals(self, trial: Trial) -> list[RunConfig]:
+        """The configuration of each final seed, on the test set: resolved anew, since there nothing is held out."""
+        fixed = {"algorithms": [trial.algorithm], "seed": 0, "seeds": 1, **FINAL}
+        config = resolve(self.settings, fixed, trial.settings, own=self.own)
+        return [config.model_copy(update={"seed": seed}) for seed in range(self.final_seeds)]
+
     def write(self, folder: Path) -> None:
         """Keep what was asked for in the folder; one that holds another sweep is refused."""
         path, text = folder / FILE, self._text()
         if path.exists():
             changed = self._changed(tomllib.loads(read_text(path, "give another --out")))
+            for key, what in (("data", "other data"), ("network", "another network")):
+                if key in changed:
+                    raise FedgenError(
+                        f"{folder} holds a sweep that was made with {what} (by its checksum); give another --out"
+                    )
             if changed:
                 raise FedgenError(
                     f"{folder} holds a sweep that was asked for with other settings ({', '.join(changed)});"
@@ -150,12 +162,13 @@ class Request:
 
     def _text(self) -> str:
         names = [name for name in self.__dataclass_fields__ if name not in ("own", "settings")]
-        asked = {name: getattr(self, name) for name in names}
+        asked = {name: getattr(self, name) for name in names} | {"own": sorted(self.own)}
         about = "What this sweep was asked for. `fedgen sweep --out` with this folder goes on where it is."
         return f"# {about}\n{toml.dumps({**asked, 'settings': dict(self.settings)})}"
 
     def _changed(self, before: Mapping[str, Any]) -> list[str]:
         now = tomllib.loads(self._text())
+        before = {"own": now["own"], "network": "", **before}  # which folders of earlier versions lack
         keys = [key for key in {**now, **before} if key not in {*_MAY_CHANGE, "settings"}]
         settings = {**before.get("settings", {}), **now["settings"]}
         return [
@@ -174,10 +187,10 @@ def read_request(folder: Path) -> Request:
         )
     try:
         asked = tomllib.loads(read_text(path, "start the sweep anew in another folder"))
-        of = {key: asked[key] for key in ("method", "trials", "keep", "final_seeds", "data")}
+        of = {key: asked[key] for key in ("method", "trials", "keep", "final_seeds")}
         layer = {**asked["settings"], **{key: asked[key] for key in ("algorithms", "seeds", "seed")}}
-        if of["data"]:
-            raise FedgenError(f"the sweep in {folder} has its data from Python; go on with it there")
+        if asked.get("own"):
+            raise FedgenError(f"the sweep in {folder} has its {asked['own'][0]} from Python; go on with it there")
         return Request.of(layer, asked["over"], **of)
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise FedgenError(f"{path} cannot be read ({error}); start the sweep anew in another folder") from error

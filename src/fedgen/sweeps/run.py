@@ -9,9 +9,10 @@ from fedgen.report.chart_files import save_charts
 from fedgen.report.page import write_page
 from fedgen.simulator.setup import prepare_together
 from fedgen.sweeps.best import write_best
+from fedgen.sweeps.identity import identified
 from fedgen.sweeps.outcome import Outcome, SweepWatch
 from fedgen.sweeps.page import page_of
-from fedgen.sweeps.request import Request, Trial
+from fedgen.sweeps.request import Request
 from fedgen.sweeps.results import Finals, Results, assemble, is_sweep, write_results
 from fedgen.sweeps.search import Trials, search
 
@@ -27,7 +28,8 @@ def run_sweep(
     """Do what a sweep was asked for, or what is left of it, and write its folder; gives what sweep.json holds."""
     watch, material = watch or SweepWatch(), material or Material()
     trials = request.all_trials()
-    _check(trials, material)  # before the folder is made, so that a mistake leaves none
+    _check(request, trials, material)  # before the folder is made, so that a mistake leaves none
+    request = identified(request, next(iter(trials.values()))[0].config, material)
     request.write(folder)
     store = Store(folder)
     found = search(request, trials, store, jobs=jobs, watch=watch, material=material)
@@ -49,20 +51,18 @@ def run_sweep(
     return results
 
 
-def _check(trials: Trials, material: Material) -> None:
-    """Raise now what is wrong with the data or with an algorithm's settings."""
+def _check(request: Request, trials: Trials, material: Material) -> None:
+    """Raise now what is wrong with the data or with an algorithm's settings, in the search or on the test set."""
     for some in trials.values():
         config = some[0].config
-        prepare_together([config], material.dataset(config), material.model)
+        prepare_together([config, *request.finals(some[0])[:1]], material.dataset(config), material.model)
 
 
 def _finals(
     request: Request, best: Mapping[str, Outcome], store: Store, jobs: int, watch: SweepWatch, material: Material
 ) -> Finals:
     """The best of each algorithm on the test set, with seeds that nothing was chosen by."""
-    seeds = tuple(range(request.final_seeds))
-    trials: dict[str, Trial] = {name: outcome.trial for name, outcome in best.items()}
-    configs = {name: trial.configs(seeds, "test") for name, trial in trials.items()}
+    configs = {name: request.finals(outcome.trial) for name, outcome in best.items()}
     every = [config for some in configs.values() for config in some]
     watch.stage("the best on test", len(every), sum(store.cell(config) is not None for config in every))
     failures = compute(every, store, jobs=jobs, watch=watch, material=material)
@@ -71,4 +71,4 @@ def _finals(
         f"{c.algorithms[0]}, final seed {c.seed}: {failures[i]}" for c in every if (i := identity(c)) in failures
     ]
     cells = {name: [cell_name(config, None) for config in some] for name, some in configs.items()}
-    return Finals(seeds, rows, cells, reasons)
+    return Finals(tuple(range(request.final_seeds)), rows, cells, reasons)

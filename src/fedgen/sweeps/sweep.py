@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
-import numpy as np
-
-from fedgen.core.contract import Model
 from fedgen.data.dataset import Dataset
+from fedgen.given import given
 from fedgen.grid.runner import Material, default_jobs
 from fedgen.report.markdown import markdown
 from fedgen.sweeps.outcome import SweepWatch
@@ -69,8 +66,8 @@ def sweep(
     seeds: int = SEEDS,
     seed: int = FIRST_SEED,
     final_seeds: int = FINAL_SEEDS,
-    data: Dataset | str | None = None,
-    model: Model | str | None = None,
+    data: Dataset | str | Path | None = None,
+    model: Any = None,
     options: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     watch: SweepWatch | None = None,
@@ -84,23 +81,17 @@ def sweep(
     """
     layer: dict[str, Any] = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms)}
     layer |= {"seeds": seeds, "seed": seed, **settings, **(options or {})}
-    own = set()
-    checksum = ""
-    if isinstance(data, str):
-        layer["dataset"], data = data, None
-    elif data is not None:
-        layer["dataset"], checksum = data.name, _checksum(data)
-        own.add("dataset")
-    if isinstance(model, str):
-        layer["model"], model = model, None
-    elif model is not None:
-        layer["model"] = "own"
-        own.add("model")
+    mine = given(data, model)
     request = Request.of(
-        layer, [f"{key}={_text(values)}" for key, values in over.items()], method=method, trials=trials, keep=keep,
-        final_seeds=final_seeds, data=checksum, own=own,
-    )  # fmt: skip
-    material = Material(data, model)
+        {**layer, **mine.layer},
+        [f"{key}={_text(values)}" for key, values in over.items()],
+        method=method,
+        trials=trials,
+        keep=keep,
+        final_seeds=final_seeds,
+        own=mine.own,
+    )
+    material = Material(mine.data, mine.model)
     if out is not None:
         return Sweep(run_sweep(request, Path(out), jobs=default_jobs(), watch=watch, material=material))
     with tempfile.TemporaryDirectory(prefix="fedgen-sweep-") as folder:
@@ -121,11 +112,3 @@ def _word(value: Any) -> str:
     if isinstance(value, str):
         return f'"{value}"'
     return f"[{','.join(map(_word, value))}]" if isinstance(value, list | tuple) else repr(value)
-
-
-def _checksum(data: Dataset) -> str:
-    """So that a folder of other data is not taken for one of these."""
-    total = 0
-    for array in (data.x_train, data.y_train, data.x_test, data.y_test):
-        total = crc32(np.ascontiguousarray(array).tobytes(), total)
-    return f"{total:08x}"

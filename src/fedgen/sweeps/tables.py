@@ -4,19 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedgen.report.comparison import SCORES, compare
+from fedgen.report.comparison import compare, score_text
 from fedgen.report.runs import Row
 from fedgen.report.styles import style_of
 from fedgen.report.table import Cell, Column, Difference, Number, Table, Text, without_empty
 from fedgen.runs.scores import Record
 from fedgen.sweeps.results import Results, best_of
 
-HELD_OUT = "held-out training samples"
 
-
-def scored_on(results: Results, what: str = HELD_OUT) -> str:
-    """What the score is, in words."""
-    return SCORES[results["score"]].replace("the full test set", what)
+def scored_on(results: Results) -> str:
+    """What configurations are compared by, in words."""
+    return score_text(results["score"], "validation")
 
 
 def best_table(results: Results, between: str = ", ") -> Table:
@@ -29,7 +27,7 @@ def best_table(results: Results, between: str = ", ") -> Table:
         Column("tried", "how many configurations"),
         Column("best settings", number=False),
         Column("held out", f"{scored_on(results)}; mean ± standard deviation over seeds", optional=2),
-        Column("test", f"{SCORES[results['score']]}; mean ± standard deviation over other seeds"),
+        Column("test", f"{score_text(results['score'], 'test')}; mean ± standard deviation over other seeds"),
         Column("vs fedavg", "on the test set, paired by seed, with its 95 % interval", optional=1),
         Column("rounds", "of all configurations and seeds", optional=3),
     ]
