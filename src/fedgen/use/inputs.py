@@ -12,7 +12,7 @@ from fedgen.config import RunConfig
 from fedgen.data.csv_files import read_csv_samples
 from fedgen.data.dataset import DataForm
 from fedgen.data.image_folders import IMAGE_ENDINGS
-from fedgen.data.images import Mode, decode_one, in_folder
+from fedgen.data.images import Mode, decode_one, in_folder, pixels_of
 from fedgen.data.labels import labels_of
 from fedgen.data.npz import read_npz
 from fedgen.data.tables import Columns, dropped, shown_names
@@ -181,9 +181,7 @@ def _image(image: str | Path | Image.Image, form: DataForm) -> NDArray[Any]:
     mode: Mode = grey if channels == 1 else "RGB"
     height, width = form.sample[:2]
     if isinstance(image, Image.Image):
-        if mode == "I;16" or image.mode in ("I", "F") or image.mode.startswith("I;16"):
-            raise FedgenError(f"an image of mode {image.mode} has no values of 8 bits; convert it, or give its file")
-        return np.asarray(image.convert(mode).resize((width, height))).reshape(form.sample)
+        return pixels_of(image, height, width, mode, f"an image of mode {image.mode}").reshape(form.sample)
     path = Path(image)
     return decode_one(in_folder(path.parent), path.name, height, width, mode).reshape(form.sample)
 
@@ -208,6 +206,11 @@ def _typed(x: NDArray[Any], form: DataForm) -> NDArray[Any]:
         if x.dtype == np.uint8:
             raise FedgenError("this run took numbers of float32, not bytes; give them as they were, .astype('float32')")
         return x.astype(kept)
+    if kept == np.uint16 and x.dtype == np.uint8:
+        raise FedgenError(
+            "this run took samples of 16 bits, and these are bytes, whose scale is another; give them as they were,"
+            " of uint16"
+        )
     least, most = np.iinfo(kept).min, np.iinfo(kept).max
     if given == "f" or (x.size and (x.min() < least or x.max() > most)):
         found = f" from {x.min():g} to {x.max():g}" if x.size else ""
