@@ -251,10 +251,10 @@ def test_images_of_another_depth_are_refused(kept: str, given: type, tmp_path: P
     form = named_data().form._replace(dtype=kept, max_value=4095 if kept == "uint16" else 255)
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8)).astype(kept)
     Image.fromarray(pixels).save(tmp_path / "same.png")
-    for same in (tmp_path / "same.png", Image.open(tmp_path / "same.png")):
+    for same in (tmp_path / "same.png", Image.fromarray(pixels)):
         np.testing.assert_array_equal(samples_of(same, form)[0, ..., 0], pixels)
     Image.fromarray(pixels.astype(given)).save(tmp_path / "other.png")
-    for other in (tmp_path / "other.png", Image.open(tmp_path / "other.png")):
+    for other in (tmp_path / "other.png", Image.fromarray(pixels.astype(given))):
         with pytest.raises(FedgenError, match=r"bits for each value.*images of this run have"):
             samples_of(other, form)
     if kept == "uint16":
