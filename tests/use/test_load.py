@@ -108,6 +108,15 @@ def test_only_what_predictions_need_is_kept_of_users() -> None:
     assert all(ditto.values())
 
 
+def test_users_that_only_fine_tune_have_no_models_to_load(tmp_path: Path) -> None:
+    result = small_run(tmp_path / "run", "fedavg", rounds=1, finetune_steps=1)
+    assert not list((tmp_path / "run/models").glob("*.users.*"))
+    for run in (result, fedgen.load(tmp_path / "run")):
+        with pytest.raises(FedgenError, match=r"only by fine-tuning.*leave out the user"):
+            run.model(user=0)
+        assert run.model().predict(named_data().x_test[:2]).shape == (2,)
+
+
 def test_the_generator_samples_features_of_labels(whole: fedgen.Result) -> None:
     run = fedgen.load(whole.path)
     generator = run.generator("fedgen", seed=0)

@@ -1,15 +1,17 @@
 """Export to ONNX by jax2onnx (extra `onnx`); what is written is run once by onnxruntime and compared."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 from numpy.typing import NDArray
 
+from fedgen.core.contract import Array
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
 from fedgen.use.classifier import Classifier
@@ -34,10 +36,10 @@ def onnx(model: Classifier, folder: Path) -> list[Path]:
             " with --precision float32"
         )
     try:
-        content = _converted(model, "n", _SAMPLES)
+        content = _converted(model, lambda x: raw_logits(model, x), "n")
     except Exception:  # whatever it does not know of a network; what has another cause is raised again
         try:
-            content = _converted(model, 1, 1)
+            content = _converted(model, _traced(model), 1)
         except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FedgenError(f"jax2onnx cannot convert this network ({reason}); export it to stablehlo") from error
@@ -47,13 +49,20 @@ def onnx(model: Classifier, folder: Path) -> list[Path]:
     return [path]
 
 
-def _converted(model: Classifier, samples: Any, compared: int) -> bytes:
+def _traced(model: Classifier) -> Callable[[Array], Array]:
+    """The network for one sample as JAX traces it: the converter replaces Flax's layers while it traces by itself."""
+    sample = jax.ShapeDtypeStruct((1, *model.form.sample), model.form.dtype)
+    traced = jaxpr_as_fun(jax.make_jaxpr(lambda x: raw_logits(model, x))(sample))
+    return lambda x: traced(x)[0]
+
+
+def _converted(model: Classifier, logits: Callable[[Array], Array], samples: Any) -> bytes:
     """The ONNX model for this number of samples, which may be a symbol."""
     from jax2onnx import to_onnx
 
     with _quiet():
         made = to_onnx(
-            lambda x: raw_logits(model, x),
+            logits,
             [jax.ShapeDtypeStruct((samples, *model.form.sample), np.dtype(model.form.dtype))],
             model_name=str(model.whose),
             opset=OPSET,
@@ -61,7 +70,7 @@ def _converted(model: Classifier, samples: Any, compared: int) -> bytes:
             output_names=["logits"],
         )
     content: bytes = made.SerializeToString()
-    _compare(content, model, compared)
+    _compare(content, model, samples if isinstance(samples, int) else _SAMPLES)
     return content
 
 
