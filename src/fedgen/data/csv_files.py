@@ -54,7 +54,8 @@ def read_csv_samples(
     `choose` says, of the columns' names, which are the sample's and which has the labels. A file may start with numbers
     at once; its columns are then called 1, 2 ..., and `choose` is told that they have no names.
     """
-    x, labels = [], []
+    x: list[NDArray[np.float64]] = []
+    labels: list[str] = []
     with _opened(path) as (first, lines):
         if not any(first):
             raise FedgenError(f"{path} is empty; a CSV file to predict has a sample on each line")

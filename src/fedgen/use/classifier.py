@@ -147,8 +147,8 @@ def _state(algorithm: Algorithm, whose: Whose, task: Task, trained: Trained, use
         raise FedgenError(f"the users of {name} do not predict by themselves; leave out the user, for the global model")
     if algorithm.personal and needed_of_users(algorithm, task) is None:
         raise FedgenError(
-            f"the users of {name} have models of their own only by fine-tuning (finetune_steps) before evaluations, which"
-            " is not kept; leave out the user, for the global model that they start from"
+            f"the users of {name} have models of their own only by fine-tuning (finetune_steps) before evaluations,"
+            " which is not kept; leave out the user, for the global model that they start from"
         )
     if not 0 <= user < users:
         raise FedgenError(f"there is no user {user}; the run has users 0 to {users - 1}")
