@@ -117,6 +117,13 @@ def test_users_that_only_fine_tune_have_no_models_to_load(tmp_path: Path) -> Non
         assert run.model().predict(named_data().x_test[:2]).shape == (2,)
 
 
+def test_without_batchnorm_users_that_keep_their_statistics_have_the_global_model(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", "fedavg", rounds=1, statistics="local")
+    run, x = fedgen.load(tmp_path / "run"), named_data().x_test[:2]
+    assert not list((tmp_path / "run/models").glob("*.users.*"))
+    np.testing.assert_array_equal(run.model(user=0).logits(x), run.model(user=1).logits(x))
+
+
 def test_the_generator_samples_features_of_labels(whole: fedgen.Result) -> None:
     run = fedgen.load(whole.path)
     generator = run.generator("fedgen", seed=0)
