@@ -77,7 +77,7 @@ def test_predict_takes_images_one_by_one_and_writes_json(
         (["predict", "RUN", "FILES/samples.npz", "--out", "x.txt"], ".csv or .json"),
         (["predict", "RUN", "FILES/samples.npz", "--algorithm", "fedagv"], "did you mean 'fedavg'"),
         (["predict", "RUN", "FILES/samples.npz", "--user", "9"], "users 0 to 5"),
-        (["predict", "RUN", "FILES/short.csv"], "line 2: 3 numbers, and a sample of this run has 64"),
+        (["predict", "RUN", "FILES/short.csv"], "3 numbers on a line, and a sample of this run has 64"),
         (["predict", "RUN", "FILES/other.npz"], "array x"),
         (["predict", "FILES", "FILES/samples.npz"], "no config.toml"),
         (["evaluate", "RUN", "--part", "half"], "--part must be"),
@@ -101,7 +101,9 @@ def test_wrong_input_is_one_sentence_and_code_2(
     (files / "short.csv").write_text("a,b,c\n1,2,3\n")
     np.savez(files / "other.npz", images=np.zeros(3))
     np.savez(files / "unlabelled.npz", x=named_data().x_test[:2])
-    (files / "unknown.csv").write_text("label," + ",".join("abcdefgh" * 8) + "\neel," + ",".join("1" * 64) + "\n")
+    (files / "unknown.csv").write_text(
+        "label," + ",".join(f"p{i}" for i in range(64)) + "\neel," + ",".join("1" * 64) + "\n"
+    )
     given = [one.replace("RUN", str(run)).replace("FILES", str(files)) for one in arguments]
     assert _fedgen(monkeypatch, *given) == 2
     error = capsys.readouterr().err.strip()

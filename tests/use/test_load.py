@@ -18,6 +18,7 @@ from fedgen.runs.checkpoint import load_tree
 from fedgen.runs.trained import Trained, needed_of_users
 from fedgen.use.classifier import Classifier, Whose
 from fedgen.use.form import read_form
+from fedgen.use.inputs import samples_of
 from helpers import blobs, built, play, small_setup
 from use_runs import NAMES, named_data, small_run
 
@@ -105,6 +106,22 @@ def test_only_what_predictions_need_is_kept_of_users() -> None:
     ditto = _needed("ditto")
     assert ditto is not None
     assert all(ditto.values())
+
+
+def test_users_that_only_fine_tune_have_no_models_to_load(tmp_path: Path) -> None:
+    result = small_run(tmp_path / "run", "fedavg", rounds=1, finetune_steps=1)
+    assert not list((tmp_path / "run/models").glob("*.users.*"))
+    for run in (result, fedgen.load(tmp_path / "run")):
+        with pytest.raises(FedgenError, match=r"only by fine-tuning.*leave out the user"):
+            run.model(user=0)
+        assert run.model().predict(named_data().x_test[:2]).shape == (2,)
+
+
+def test_without_batchnorm_users_that_keep_their_statistics_have_the_global_model(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", "fedavg", rounds=1, statistics="local")
+    run, x = fedgen.load(tmp_path / "run"), named_data().x_test[:2]
+    assert not list((tmp_path / "run/models").glob("*.users.*"))
+    np.testing.assert_array_equal(run.model(user=0).logits(x), run.model(user=1).logits(x))
 
 
 def test_the_generator_samples_features_of_labels(whole: fedgen.Result) -> None:
@@ -243,3 +260,19 @@ def test_the_network_is_found_in_what_an_algorithm_keeps() -> None:
         x = setup.task.prepare(jnp.asarray(named_data().x_test[:5]))
         made = fedavg(setup.task, setup.federation)
         np.testing.assert_allclose(infer(setup.task.model, *model.network, x), made.predict_global(base, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("kept", "given"), [("uint8", np.uint16), ("uint16", np.uint8)])
+def test_images_of_another_depth_are_refused(kept: str, given: type, tmp_path: Path) -> None:
+    form = named_data().form._replace(dtype=kept, max_value=4095 if kept == "uint16" else 255)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8)).astype(kept)
+    Image.fromarray(pixels).save(tmp_path / "same.png")
+    for same in (tmp_path / "same.png", Image.fromarray(pixels)):
+        np.testing.assert_array_equal(samples_of(same, form)[0, ..., 0], pixels)
+    Image.fromarray(pixels.astype(given)).save(tmp_path / "other.png")
+    for other in (tmp_path / "other.png", Image.fromarray(pixels.astype(given))):
+        with pytest.raises(FedgenError, match=r"bits for each value.*images of this run have"):
+            samples_of(other, form)
+    if kept == "uint16":
+        with pytest.raises(FedgenError, match="took samples of 16 bits"):
+            samples_of(pixels.astype(np.uint8), form)

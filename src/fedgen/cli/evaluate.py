@@ -27,7 +27,7 @@ def evaluate(
     seed: SeedOption = None,
     user: UserOption = None,
     best: BestOption = False,
-    label: Annotated[str, typer.Option(help="The column of labels in a .csv file. Default: one named label, class, target or y.")] = "",
+    label: Annotated[str, typer.Option(help="The column of labels in a .csv file. Default: the run's own, or one named label, class, target or y.")] = "",
     json_: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON instead of tables.")] = False,
 ) -> None:  # fmt: skip
     """Measure a trained model on labelled data: accuracy, precision, recall, F1, AUC, confusion, calibration.
@@ -50,6 +50,8 @@ def evaluate(
     loaded = load(run)
     model = loaded.model(algorithm, seed=seed, user=user, best=best)
     data = labelled(loaded, dataset, chosen, label)
+    if data.note:
+        Console(stderr=True, highlight=False, markup=False).print(f"note: {data.note}", soft_wrap=True)
     scores = measure(model, data)
     figures = keep(RunFolder(run), model, data, scores)
     write_report([run], run / "report.html")

@@ -28,7 +28,7 @@ def predict(
     user: UserOption = None,
     best: BestOption = False,
     out: Annotated[Path | None, typer.Option(help="Also write all predictions, with the probability of each class, to this .csv or .json file.")] = None,
-    label: Annotated[str, typer.Option(help="The column of a .csv file that is no number of the sample. Default: one named label, class, target or y.")] = "",
+    label: Annotated[str, typer.Option(help="The column of a .csv file that is no number of the sample. Default: the run's own, or one named label, class, target or y.")] = "",
 ) -> None:  # fmt: skip
     """Predict the labels of images or arrays with a trained model.
 
@@ -36,7 +36,7 @@ def predict(
     x), or a .csv file with a sample on each line. Images are resized to the run's size, and all is normalised as in the
     run.
     """
-    from fedgen.use.inputs import read_inputs
+    from fedgen.use.inputs import columns_of, read_inputs
     from fedgen.use.loaded import load
     from fedgen.use.predictions import check_target, predictions, write_predictions
 
@@ -44,7 +44,7 @@ def predict(
         check_target(out)
     loaded = load(run)
     model = loaded.model(algorithm, seed=seed, user=user, best=best)
-    found = read_inputs(inputs, loaded.form, label)
+    found = read_inputs(inputs, loaded.form, label, columns_of(loaded.config))
     rows = predictions(model, found.names, found.x)
     console.print(_table(str(model).strip("<>"), rows))
     if len(rows) > MOST_ROWS:

@@ -39,7 +39,7 @@ class Model(NamedTuple):
     `(z, statistics)`; `predict(predictor, z)` gives the logits. A network that draws at random in training (dropout)
     says so with `random`: its `extract(extractor, statistics, x, train, key=None)` gets another key for each step.
     `state_dict(params, statistics)` gives parameters and statistics under the names that the network's own framework
-    knows, as NumPy arrays; None where there is no such framework.
+    knows, as NumPy arrays; None where there is no such framework. `framework` is that framework: torch, flax, equinox.
     """
 
     init: Callable[[Array], tuple[Params, Tree]]
@@ -47,6 +47,7 @@ class Model(NamedTuple):
     predict: Callable[[Tree, Array], Array]
     random: bool = False
     state_dict: Callable[[Params, Tree], dict[str, Any]] | None = None
+    framework: str = ""
 
     def extract_in_training(self, extractor: Tree, statistics: Tree, x: Array, key: Array | None) -> tuple[Array, Tree]:
         """`extract` in training mode, with the key where the network uses one."""

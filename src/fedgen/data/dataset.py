@@ -28,6 +28,7 @@ class DataForm(NamedTuple):
     dtype: str
     scale: Scale
     max_value: int  # the stored value that becomes the largest input, of whole numbers
+    features: tuple[str, ...] = ()  # the columns of a sample, of a table
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,6 +52,7 @@ class Dataset:
     max_value: int = 255  # the stored value that becomes the largest input, of samples of 8 or 16 bits
     class_names: tuple[str, ...] = ()  # of labels 0, 1 ...; where none are given, their numbers
     notes: tuple[str, ...] = ()  # what the user should know of how the data was read
+    features: tuple[str, ...] = ()  # the columns of a sample, of a table
 
     def __post_init__(self) -> None:
         """Name the classes by their numbers where they have no names."""
@@ -67,7 +69,8 @@ class Dataset:
     def form(self) -> DataForm:
         """What a prediction needs to know of this data."""
         x = self.x_train
-        return DataForm(self.class_names, tuple(x.shape[1:]), str(x.dtype), self.scale, self.max_value)
+        sample = tuple(x.shape[1:])
+        return DataForm(self.class_names, sample, str(x.dtype), self.scale, self.max_value, self.features)
 
 
 def from_arrays(

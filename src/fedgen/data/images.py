@@ -90,8 +90,19 @@ def decode(
 def decode_one(images: Images, name: str, height: int, width: int, mode: Mode) -> NDArray[Any]:
     """One image as [height, width, channel], resized where it has another size."""
     with _opened(images, name) as image:
-        pixels = _pixels(image, mode, (width, height), f"image {name} of {images.place}")
-    return pixels.reshape(height, width, _CHANNELS[mode])
+        return pixels_of(image, height, width, mode, f"image {name} of {images.place}")
+
+
+def pixels_of(image: Image.Image, height: int, width: int, mode: Mode, what: str) -> NDArray[Any]:
+    """An opened image as [height, width, channel], resized where it has another size; of no other depth."""
+    deep = image.mode.startswith("I;16")
+    if image.mode not in ("I", "F") and deep != (mode == "I;16"):
+        wanted, found = (16, 8) if mode == "I;16" else (8, 16)
+        raise FedgenError(
+            f"{what} has {found} bits for each value, and the images of this run have {wanted}, whose scale is another;"
+            f" store it with {wanted} bits, as the run's"
+        )
+    return _pixels(image, mode, (width, height), what).reshape(height, width, _CHANNELS[mode])
 
 
 def dimensions(images: Images, name: str) -> tuple[int, int, Mode]:

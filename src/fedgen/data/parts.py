@@ -24,6 +24,7 @@ class Parts(NamedTuple):
     users: NDArray[Any] | None = None  # of the training samples
     class_names: tuple[str, ...] = ()  # what the labels number; without names, they count by themselves
     notes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()  # the columns of a sample, of a table of numbers
 
 
 def divided(labels: NDArray[Any], place: str, *, whole: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

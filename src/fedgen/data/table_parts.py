@@ -100,7 +100,8 @@ def _assembled(tables: Sequence[Table], rows: Sequence[NDArray[Any]], size: int 
     said = tuple(dict.fromkeys([*notes, *train.notes]))
     if train.x is not None and test.x is not None:
         said += _said_of_ranges(train)
-        return Parts(train.x[rows[0]], y[rows[0]], test.x[rows[1]], y_test[rows[1]], users, names, said)
+        features = tuple(train.features)
+        return Parts(train.x[rows[0]], y[rows[0]], test.x[rows[1]], y_test[rows[1]], users, names, said, features)
     x = _images(tables, rows, size)
     cut = len(rows[0])
     return Parts(x[:cut], y[rows[0]], x[cut:], y_test[rows[1]], users, names, said)

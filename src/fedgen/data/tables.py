@@ -26,15 +26,8 @@ class Columns:
 
     def features(self, names: Sequence[str], place: Path) -> list[str]:
         """The columns that are left for the samples, after checking that the named ones are there."""
-        if "" in names:
-            raise FedgenError(
-                f"{place}: column {list(names).index('') + 1} has no name (pandas writes its index so, unless told"
-                " index=False); name it, or take it out"
-            )
-        twice = next((name for name in names if list(names).count(name) > 1), None)
-        if twice is not None:
-            raise FedgenError(f"{place} has two columns '{twice}'; give each a name of its own")
-        there = ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+        check_names(names, place)
+        there = shown_names(names)
         if self.label not in names:
             raise FedgenError(
                 f"{place} has no column '{self.label}' of labels; say which column has them with --label: {there}"
@@ -53,6 +46,28 @@ class Columns:
                 " of numbers (separated by commas, semicolons or tabs) or one of images"
             )
         return left
+
+
+def check_names(names: Sequence[str], place: Path) -> None:
+    """Refuse columns that cannot be told apart by their names."""
+    if "" in names:
+        raise FedgenError(
+            f"{place}: column {list(names).index('') + 1} has no name (pandas writes its index so, unless told"
+            " index=False); name it, or take it out"
+        )
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if list(names).count(name) > 1)
+        raise FedgenError(f"{place} has two columns '{twice}'; give each a name of its own")
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The columns' names for an error message."""
+    return ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+
+
+def dropped(names: str | None) -> tuple[str, ...]:
+    """The columns in the option `dataset.drop`, which are separated by commas."""
+    return tuple(filter(None, (name.strip() for name in (names or "").split(","))))
 
 
 class Table(NamedTuple):

@@ -59,7 +59,7 @@ def equinox_network(given: Any) -> Network:
 
         batched = jax.vmap(one, in_axes=(None, 0, 0, 0), out_axes=(0, None, 0), axis_name=axis)
         arrays = {**numbers.constants, **parameters, **state}
-        output, after, seen = _traced_apart(batched, arrays, x, jax.random.split(key, len(x)), z)
+        output, after, seen = _traced_apart(batched, arrays, x, jax.random.split(key, x.shape[0]), z)
         new = dict(zip(states, jax.tree.leaves(after), strict=True))
         return Ran(output, {name: new[name] for name in state}, called, seen)
 

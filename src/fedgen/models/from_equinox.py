@@ -26,5 +26,7 @@ def from_equinox(module: Module, predictor: str | Module | None = None, *, sampl
     from fedgen.models.equinox_network import equinox_network
 
     if predictor is None or isinstance(predictor, str):
-        return split(equinox_network(module), sample, predictor)
-    return joined(equinox_network(module), lambda z: equinox_network(predictor), sample)
+        made = split(equinox_network(module), sample, predictor)
+    else:
+        made = joined(equinox_network(module), lambda z: equinox_network(predictor), sample)
+    return made._replace(framework="equinox")

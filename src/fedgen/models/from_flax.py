@@ -26,8 +26,10 @@ def from_flax(module: Module, predictor: str | Module | None = None, *, sample: 
     if find_spec("flax") is None:
         raise FedgenError("from_flax needs Flax: pip install '.[flax]' in FedGen's folder")
     if predictor is None or isinstance(predictor, str):
-        return split(_network(module, sample), sample, predictor and predictor.replace("/", "."))
-    return joined(_network(module, sample), lambda z: _network(predictor, z), sample)
+        made = split(_network(module, sample), sample, predictor and predictor.replace("/", "."))
+    else:
+        made = joined(_network(module, sample), lambda z: _network(predictor, z), sample)
+    return made._replace(framework="flax")
 
 
 def _network(module: Module, sample: Any) -> Network:

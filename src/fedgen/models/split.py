@@ -37,7 +37,7 @@ def split(network: Network, sample: Any, layer: str | None) -> Model:
     def from_layer_on(params: Tree, z: Array) -> Array:
         # What comes before the layer is computed from zeros, and z put in its place.
         whole = {**zeros(present, params), **params}
-        nothing = zeros({"x": jax.ShapeDtypeStruct((len(z), *form.shape), form.dtype)}, params)["x"]
+        nothing = zeros({"x": jax.ShapeDtypeStruct((z.shape[0], *form.shape), form.dtype)}, params)["x"]
         state = {name: jnp.zeros(a.shape, a.dtype) for name, a in forms[1].items()}
         return network.run(whole, state, nothing, False, _or_any(None), (at,), z).output
 

@@ -164,7 +164,8 @@ class RunFolder:
 
     def write_data(self, form: DataForm) -> None:
         """Write how samples are stored and scaled, and what their classes are called."""
-        write_whole(self.data_file, (json.dumps(form._asdict()) + "\n").encode())
+        known = {key: value for key, value in form._asdict().items() if key != "features" or value}
+        write_whole(self.data_file, (json.dumps(known) + "\n").encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, and apart from it what another machine, or the same at another time, has differently.

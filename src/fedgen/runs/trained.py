@@ -31,7 +31,9 @@ def needed_of_users(algorithm: Algorithm, task: Task) -> Tree:
     before = len(jax.tree.leaves(forms.broadcast))
     inputs = jaxpr.invars[before : before + len(jax.tree.leaves(forms.client))]
     used = _used(jaxpr)
-    return jax.tree.unflatten(jax.tree.structure(forms.client), [one in used for one in inputs])
+    needed = [one in used for one in inputs]
+    # Of users that only fine-tune what they receive, nothing is needed.
+    return jax.tree.unflatten(jax.tree.structure(forms.client), needed) if any(needed) else None
 
 
 def only_needed(users: Tree, needed: Tree) -> Tree:

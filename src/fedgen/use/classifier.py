@@ -12,10 +12,11 @@ from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Array, Params, Task, Tree
 from fedgen.core.losses import infer
+from fedgen.core.settings import Federation
 from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError
 from fedgen.runs.task import federation_of
-from fedgen.runs.trained import Trained, completed
+from fedgen.runs.trained import Trained, completed, needed_of_users
 from fedgen.use.inputs import samples_of
 
 CHUNK = 256  # samples of one forward pass
@@ -51,7 +52,7 @@ class Classifier:
 
     def __init__(self, whose: Whose, config: RunConfig, task: Task, form: DataForm, trained: Trained) -> None:
         self.whose, self.config, self.task, self.form, self.round = whose, config, task, form, trained.round
-        self._state = _state(built(config, whose.algorithm, task), whose, trained, config.users)
+        self._state = _state(config, whose, task, trained)
         self._logits = self._compiled(lambda x: self.logits_of(task.prepare(x)))
         self._features: Callable[[Array], Array] | None = None
         self._network: Network | None = None
@@ -132,11 +133,16 @@ class _State(NamedTuple):
 
 def built(config: RunConfig, algorithm: str, task: Task) -> Algorithm:
     """The algorithm of a run, for its predictions."""
-    return build(ALGORITHMS.find(algorithm), task, federation_of(config), config.of(algorithm))[0]
+    return _built(config, algorithm, task)[0]
 
 
-def _state(algorithm: Algorithm, whose: Whose, trained: Trained, users: int) -> _State:
-    name, user = whose.algorithm, whose.user
+def _built(config: RunConfig, algorithm: str, task: Task) -> tuple[Algorithm, Federation]:
+    return build(ALGORITHMS.find(algorithm), task, federation_of(config), config.of(algorithm))
+
+
+def _state(config: RunConfig, whose: Whose, task: Task, trained: Trained) -> _State:
+    name, user, users = whose.algorithm, whose.user, config.users
+    algorithm, federation = _built(config, name, task)
     if user is None:
         if algorithm.predict_global is None:
             raise FedgenError(
@@ -145,6 +151,11 @@ def _state(algorithm: Algorithm, whose: Whose, trained: Trained, users: int) -> 
         return _State(trained.server, None, None)
     if algorithm.predict_local is None:
         raise FedgenError(f"the users of {name} do not predict by themselves; leave out the user, for the global model")
+    if federation.finetune_steps and needed_of_users(algorithm, task) is None:
+        raise FedgenError(
+            f"the users of {name} have models of their own only by fine-tuning (finetune_steps) before evaluations,"
+            " which is not kept; leave out the user, for the global model that they start from"
+        )
     if not 0 <= user < users:
         raise FedgenError(f"there is no user {user}; the run has users 0 to {users - 1}")
     form = jax.eval_shape(algorithm.client_init, jax.random.key(0))

@@ -10,19 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgen.data.dataset import DataForm, Dataset
-from fedgen.data.sources import DATASETS
+from fedgen.data.sources import DATASETS, own_path
 from fedgen.data.sources import load as load_by_name
 from fedgen.errors import FedgenError
 from fedgen.files import read_json, write_whole
 from fedgen.report.evaluations import confusion_figure, reliability_figure, title_of
 from fedgen.report.figures import save_figure
+from fedgen.runs.division import load_dataset
 from fedgen.runs.folder import RunFolder
 from fedgen.use.classifier import Classifier
-from fedgen.use.inputs import numbers_of, read_inputs, samples_of
+from fedgen.use.inputs import columns_of, numbers_of, read_inputs, samples_of
 from fedgen.use.loaded import Run
 from fedgen.use.metrics import Scores, scores_of
 
 Part = Literal["test", "train", "all"]
+_TRAINED_ON = "the run was trained on samples that are among these, so the scores say little about others"
 
 
 class Labelled(NamedTuple):
@@ -31,6 +33,7 @@ class Labelled(NamedTuple):
     name: str
     x: NDArray[Any]
     y: NDArray[np.int64]
+    note: str = ""  # what a reader of the scores should know
 
 
 def labelled(
@@ -41,43 +44,56 @@ def labelled(
     if isinstance(data, tuple):
         x, y = data
         return _checked("arrays", x, numbers_of(np.asarray(y).ravel(), form), form)
-    if isinstance(data, str) and data not in DATASETS:
-        found = read_inputs([Path(data).expanduser()], form, label)
+    own = data is None or (isinstance(data, str) and _is_own(run, data) and label in ("", run.config.label))
+    if isinstance(data, str) and data not in DATASETS and not own:
+        found = read_inputs([Path(data).expanduser()], form, label, columns_of(run.config))
         if found.labels is None:
             raise FedgenError(
                 f"{data} has no labels to compare with: an .npz file needs an array y, a CSV file a column of labels"
                 " (--label), a folder of images a folder for each class, named as the run's classes"
             )
-        return _checked(data, found.x, numbers_of(found.labels, form), form)
-    dataset = data if isinstance(data, Dataset) else _of_run(run, data)
+        note = _TRAINED_ON if _is_part_of_own(run, data) else ""
+        return _checked(data, found.x, numbers_of(found.labels, form), form, note)
+    dataset = data if isinstance(data, Dataset) else _loaded(run, None if own else data)
     x = {"test": dataset.x_test, "train": dataset.x_train}.get(part)
     y = {"test": dataset.y_test, "train": dataset.y_train}.get(part)
     if x is None or y is None:
         x, y = np.concatenate([dataset.x_train, dataset.x_test]), np.concatenate([dataset.y_train, dataset.y_test])
     names, plain = dataset.class_names, tuple(map(str, range(len(form.class_names))))
-    by_name = form.class_names != plain and names != plain[: len(names)]
+    by_name = names != plain[: len(names)] and (form.class_names != plain or set(names) <= set(plain))
     numbers = numbers_of([names[one] for one in y], form) if by_name else numbers_of(y, form)
-    return _checked(f"{dataset.name} ({part})", x, numbers, form)
+    return _checked(f"{dataset.name} ({part})", x, numbers, form, _TRAINED_ON if own and part != "test" else "")
 
 
-def _of_run(run: Run, name: str | None) -> Dataset:
-    """The dataset of that name, or the run's own, with the run's options."""
+def _is_own(run: Run, name: str) -> bool:
+    """Whether this is the run's own dataset, by its name or by its path."""
     config = run.config
-    if name is None or name == config.dataset:
-        name, options = config.dataset, config.of("dataset")
-    else:
-        options = {}
+    path = own_path(name)
+    return name == config.dataset or (path is not None and path == own_path(config.dataset))
+
+
+def _is_part_of_own(run: Run, name: str) -> bool:
+    """Whether this path is the run's dataset, or lies in it."""
+    own, path = own_path(run.config.dataset), Path(name).expanduser().resolve()
+    return own is not None and path.is_relative_to(own)
+
+
+def _loaded(run: Run, name: str | None) -> Dataset:
+    """The dataset of that name; None is the run's own, read as the run read it."""
+    config = run.config
+    if name is not None:
+        return load_by_name(name, data_dir=config.data_dir)
     try:
-        return load_by_name(name, data_dir=config.data_dir, user_file="", **options)
+        return load_dataset(config.model_copy(update={"user_file": ""}))
     except FedgenError as error:
         raise FedgenError(f"the run's dataset cannot be read ({error}); name another with --dataset") from error
 
 
-def _checked(name: str, x: Any, y: NDArray[np.int64], form: DataForm) -> Labelled:
+def _checked(name: str, x: Any, y: NDArray[np.int64], form: DataForm, note: str = "") -> Labelled:
     samples = samples_of(x, form)
     if len(samples) != len(y):
         raise FedgenError(f"{name}: {len(samples)} samples but {len(y)} labels")
-    return Labelled(name, samples, y)
+    return Labelled(name, samples, y, note)
 
 
 def evaluate(model: Classifier, data: Labelled) -> Scores:

@@ -19,7 +19,8 @@ def read_form(path: Path) -> DataForm:
     values = read_json(path, _ADVICE)
     try:
         sample, names = tuple(map(int, values["sample"])), tuple(map(str, values["class_names"]))
-        form = DataForm(names, sample, values["dtype"], values["scale"], int(values["max_value"]))
+        features = tuple(map(str, values.get("features", ())))
+        form = DataForm(names, sample, values["dtype"], values["scale"], int(values["max_value"]), features)
         known = form.scale in PREPARE and np.dtype(form.dtype).kind in "iuf" and sample and len(names) > 1
     except (KeyError, TypeError, ValueError) as error:
         raise FedgenError(f"{path} is not as this version writes it ({error}); {_ADVICE}") from error

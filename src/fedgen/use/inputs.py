@@ -1,6 +1,5 @@
 """From what a user has at hand (arrays, images, files) to samples as the run stored them."""
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,10 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedgen.config import RunConfig
+from fedgen.data.csv_files import read_csv_samples
 from fedgen.data.dataset import DataForm
 from fedgen.data.image_folders import IMAGE_ENDINGS
-from fedgen.data.images import Mode, decode_one, in_folder
+from fedgen.data.images import Mode, decode_one, in_folder, pixels_of
+from fedgen.data.labels import labels_of
 from fedgen.data.npz import read_npz
+from fedgen.data.tables import Columns, dropped, shown_names
 from fedgen.errors import FedgenError
 
 _LABELS = ("label", "labels", "class", "target", "y")  # names of the column with the labels of a CSV file
@@ -23,7 +26,7 @@ class Inputs(NamedTuple):
 
     names: list[str]
     x: NDArray[Any]
-    labels: list[str] | None = None  # as written: a class's name or its number
+    labels: list[Any] | None = None  # as written: text is a class's name or its number, a number is its number
 
 
 def samples_of(x: Any, form: DataForm) -> NDArray[Any]:
@@ -35,9 +38,12 @@ def samples_of(x: Any, form: DataForm) -> NDArray[Any]:
     return _typed(_shaped(np.asarray(x), form), form)
 
 
-def read_inputs(paths: Sequence[Path], form: DataForm, label: str = "") -> Inputs:
-    """The samples in these files and folders; `label` names the column of labels in a CSV file."""
-    parts = [_read(path, form, label) for path in paths]
+def read_inputs(paths: Sequence[Path], form: DataForm, label: str = "", columns: Columns = Columns()) -> Inputs:  # noqa: B008 (it is frozen)
+    """The samples in these files and folders.
+
+    In a CSV file `label` names the column of labels; `columns` are those of the run's own table, left out if present.
+    """
+    parts = [_read(path, form, label, columns) for path in paths]
     labels = [one for part in parts for one in part.labels or ()]
     names = [name for part in parts for name in part.names]
     known = labels if labels and all(part.labels is not None for part in parts) else None
@@ -45,17 +51,27 @@ def read_inputs(paths: Sequence[Path], form: DataForm, label: str = "") -> Input
 
 
 def numbers_of(labels: Iterable[Any], form: DataForm) -> NDArray[np.int64]:
-    """Labels by name or by number, as numbers."""
-    numbers = {name: number for number, name in enumerate(form.class_names)}
-    numbers |= {str(number): number for number in range(len(form.class_names)) if str(number) not in numbers}
+    """Labels as numbers, which count the classes from 0; text is a class's name or, where none is one, its number."""
+    given = list(labels)
+    names = {name: number for number, name in enumerate(form.class_names)}
+    counts = {str(number): number for number in range(len(names))}
+    texts = [one for one in given if isinstance(one, str)]
+    by_name = any(one in names or _plain(one) in names for one in texts)
     found = []
-    for label in labels:
-        number = numbers.get(_plain(label))
+    for label in given:
+        known = names if by_name and isinstance(label, str) else counts
+        number = known.get(label) if isinstance(label, str) else None
+        number = known.get(_plain(label)) if number is None else number
         if number is None:
-            known = ", ".join(form.class_names[:10]) + (" …" if len(form.class_names) > 10 else "")
-            raise FedgenError(f"there is no class '{label}'; the run's classes are {known}")
+            shown = ", ".join(form.class_names[:10]) + (" …" if len(form.class_names) > 10 else "")
+            raise FedgenError(f"there is no class '{label}'; the run's classes are {shown}")
         found.append(number)
     return np.array(found, np.int64)
+
+
+def columns_of(config: RunConfig) -> Columns:
+    """What the columns of a run's own table are, where it was one."""
+    return Columns(config.label, config.user, dropped(config.of("dataset").get("drop")))
 
 
 def _plain(label: Any) -> str:
@@ -67,7 +83,7 @@ def _plain(label: Any) -> str:
     return str(int(number)) if number.is_integer() else str(label)
 
 
-def _read(path: Path, form: DataForm, label: str) -> Inputs:
+def _read(path: Path, form: DataForm, label: str, columns: Columns) -> Inputs:
     if not path.exists():
         raise FedgenError(f"{path} does not exist; give images, a folder of images, or an .npz, .npy or .csv file")
     if path.is_dir():
@@ -77,9 +93,9 @@ def _read(path: Path, form: DataForm, label: str) -> Inputs:
         return Inputs([str(path)], _image(path, form)[None])
     if ending in (".npz", ".npy"):
         return _arrays(path, form)
-    if ending == ".csv":
-        return _table(path, form, label)
-    raise FedgenError(f"{path} is neither an image nor a folder, and no .npz, .npy or .csv file")
+    if ending in (".csv", ".tsv"):
+        return _table(path, form, label, columns)
+    raise FedgenError(f"{path} is neither an image nor a folder, and no .npz, .npy, .csv or .tsv file")
 
 
 def _folder(path: Path, form: DataForm) -> Inputs:
@@ -106,58 +122,52 @@ def _arrays(path: Path, form: DataForm) -> Inputs:
             raise FedgenError(f"{path} has neither an array x nor x_test; save the samples as x (and labels as y)")
         x = arrays["x"] if "x" in arrays else arrays["x_test"]
         given = arrays.get("y" if "x" in arrays else "y_test")
-        labels = None if given is None else [str(one) for one in np.atleast_1d(given)]
+        labels = None if given is None else labels_of(np.atleast_1d(given)).tolist()
     x = samples_of(x, form)
     if labels is not None and len(labels) != len(x):
         raise FedgenError(f"{path} has {len(x)} samples but {len(labels)} labels")
     return Inputs([f"{path}[{row}]" for row in range(len(x))], x, labels)
 
 
-def _table(path: Path, form: DataForm, label: str) -> Inputs:
-    """A CSV file with a sample on each line; the column of labels may be there, and is left out."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FedgenError(f"{path} cannot be read: {error}") from error
-    if not rows:
-        raise FedgenError(f"{path} is empty")
-    first, header = 1, [title.strip() for title in rows[0]]
-    if all(_is_number(value) for value in header):
-        first, header = 2, []
-    else:
-        rows = rows[1:]
-    column = _label_column(path, header, label)
-    values = [[value for i, value in enumerate(row) if i != column] for row in rows]
-    due = int(np.prod(form.sample))
-    for number, row in enumerate(values, first if header == [] else 2):
-        if len(row) != due:
-            raise FedgenError(f"{path}, line {number}: {len(row)} numbers, and a sample of this run has {due}")
-    try:
-        x = np.array(values, np.float64).reshape(-1, *form.sample)
-    except ValueError as error:
-        raise FedgenError(f"{path} must hold numbers only, besides a column of labels: {error}") from error
-    labels = None if column is None else [row[column].strip() for row in rows]
+def _table(path: Path, form: DataForm, label: str, columns: Columns) -> Inputs:
+    """A CSV file with a sample on each line."""
+
+    def choose(names: Sequence[str], named: bool) -> tuple[Sequence[str], str | None]:
+        labels = _label_column(path, names if named else (), label, columns.label, form.features)
+        return _features(path, names, {labels, columns.user, *columns.drop}, form, named), labels
+
+    x, labels = read_csv_samples(path, choose)
+    x = x.reshape(-1, *form.sample)
     whole = np.dtype(form.dtype).kind in "iu" and np.all(x == np.round(x))
-    return Inputs(
-        [f"{path}[{row}]" for row in range(len(x))], samples_of(x.astype(np.int64) if whole else x, form), labels
-    )
+    samples = samples_of(x.astype(np.int64) if whole else x, form)
+    return Inputs([f"{path}[{row}]" for row in range(len(x))], samples, labels)
 
 
-def _label_column(path: Path, header: Sequence[str], label: str) -> int | None:
-    if label:
-        if label not in header:
-            raise FedgenError(f"{path} has no column '{label}'; its columns are {', '.join(header[:10]) or 'unnamed'}")
-        return header.index(label)
-    return next((i for i, title in enumerate(header) if title.lower() in _LABELS), None)
+def _features(path: Path, names: Sequence[str], others: set[str | None], form: DataForm, named: bool) -> Sequence[str]:
+    """The columns of a sample: by name where the run's names are known, else all but the `others`."""
+    if named and form.features:
+        missing = next((name for name in form.features if name not in names), None)
+        if missing is not None:
+            raise FedgenError(
+                f"{path} has no column '{missing}', which the run's samples have; its columns are {shown_names(names)}"
+            )
+        return form.features
+    left = [name for name in names if not named or name not in others]
+    due = int(np.prod(form.sample))
+    if len(left) != due:
+        raise FedgenError(f"{path}: {len(left)} numbers on a line, and a sample of this run has {due}")
+    return left
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _label_column(path: Path, names: Sequence[str], asked: str, of_run: str, features: Sequence[str]) -> str | None:
+    """The column of labels: that asked for, else the run's, else one with a usual name, where there is one."""
+    if asked:
+        if asked not in names:
+            raise FedgenError(f"{path} has no column '{asked}'; its columns are {shown_names(names) or 'unnamed'}")
+        return asked
+    if of_run in names:
+        return of_run
+    return next((name for name in names if name.lower() in _LABELS and name not in features), None)
 
 
 def _image(image: str | Path | Image.Image, form: DataForm) -> NDArray[Any]:
@@ -171,9 +181,7 @@ def _image(image: str | Path | Image.Image, form: DataForm) -> NDArray[Any]:
     mode: Mode = grey if channels == 1 else "RGB"
     height, width = form.sample[:2]
     if isinstance(image, Image.Image):
-        if mode == "I;16" or image.mode in ("I", "F") or image.mode.startswith("I;16"):
-            raise FedgenError(f"an image of mode {image.mode} has no values of 8 bits; convert it, or give its file")
-        return np.asarray(image.convert(mode).resize((width, height))).reshape(form.sample)
+        return pixels_of(image, height, width, mode, f"an image of mode {image.mode}").reshape(form.sample)
     path = Path(image)
     return decode_one(in_folder(path.parent), path.name, height, width, mode).reshape(form.sample)
 
@@ -198,6 +206,11 @@ def _typed(x: NDArray[Any], form: DataForm) -> NDArray[Any]:
         if x.dtype == np.uint8:
             raise FedgenError("this run took numbers of float32, not bytes; give them as they were, .astype('float32')")
         return x.astype(kept)
+    if kept == np.uint16 and x.dtype == np.uint8:
+        raise FedgenError(
+            "this run took samples of 16 bits, and these are bytes, whose scale is another; give them as they were,"
+            " of uint16"
+        )
     least, most = np.iinfo(kept).min, np.iinfo(kept).max
     if given == "f" or (x.size and (x.min() < least or x.max() > most)):
         found = f" from {x.min():g} to {x.max():g}" if x.size else ""

@@ -1,7 +1,7 @@
 """The user's own data as it lies: arrays, tables, idx files, image folders, and what Hugging Face's library saves."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from fedgen.data.labels import labels_of, number_words
 from fedgen.data.npz import read_npz
 from fedgen.data.parts import Parts
 from fedgen.data.table_parts import TABLES, has_tables, read_table_file, read_table_folder
-from fedgen.data.tables import Columns
+from fedgen.data.tables import Columns, dropped
 from fedgen.errors import FedgenError
 
 _TRAIN, _TEST = ("x_train", "y_train"), ("x_test", "y_test")
@@ -58,7 +58,7 @@ def own(
         raise FedgenError(
             f"{path}: label {empty} has no training samples; labels must be 0 to {dataset.classes - 1} without gaps"
         )
-    return dataset
+    return replace(dataset, features=parts.features)
 
 
 def read_parts(
@@ -67,9 +67,7 @@ def read_parts(
     """What is at the path; not a `whole` dataset but a site's may lack test samples, and have a single class."""
     if not path.exists():
         raise FedgenError(f"dataset {path} does not exist; give a dataset's name, a file ({_named()}) or a folder")
-    columns = Columns(
-        reading.label, reading.user, tuple(filter(None, (name.strip() for name in (drop or "").split(","))))
-    )
+    columns = Columns(reading.label, reading.user, dropped(drop))
     if path.is_file():
         if path.suffix.lower() in TABLES:
             return read_table_file(path, columns, size, whole=whole)

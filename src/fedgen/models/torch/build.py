@@ -53,7 +53,7 @@ def build(
 
         return Params(of(network.extractor), of(network.predictor)), of(network.statistics)
 
-    return Model(init, network.extract, network.predict, network.random, network.state_dict)
+    return Model(init, network.extract, network.predict, network.random, network.state_dict, "torch")
 
 
 def _example(sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct) -> torch.Tensor:

@@ -36,8 +36,10 @@ class Exported:
     least: int  # and
     most: int | None  # numbers of samples in a batch that it holds for; None: any
 
-    def holds_for(self, batch: int) -> bool:
+    def holds_for(self, batch: Any) -> bool:
         """Whether a batch may have this size; torch.export says 2 or more also where 1 is as good."""
+        if not isinstance(batch, int):  # a symbol of jax.export, for any
+            return self.least <= 2 and self.most is None
         return self.least <= max(batch, 2) and (self.most is None or batch <= self.most)
 
     @cached_property
@@ -57,13 +59,15 @@ class Exporter:
         self._module, self._example, self._names = _Split(module, predictor), example, first_names(module)
         self._made: dict[tuple[bool, int | None], Exported | None] = {}
 
-    def __call__(self, train: bool, batch: int = _BATCH) -> Exported:
-        """The graph for batches of this size."""
+    def __call__(self, train: bool, batch: Any = _BATCH) -> Exported:
+        """The graph for batches of this size, which may be a symbol of jax.export."""
         if (train, None) not in self._made:
             self._made[train, None] = self._for_any_size(train)
         general = self._made[train, None]
         if general is not None and general.holds_for(batch):
             return general
+        if not isinstance(batch, int):
+            raise FedgenError("torch.export cannot follow the module for batches of any size")
         if (train, batch) not in self._made:
             self._made[train, batch] = self._for_one_size(train, batch)
         made = self._made[train, batch]

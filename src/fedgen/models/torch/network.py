@@ -46,7 +46,7 @@ class Network:
         return self._extract(extractor, statistics, x, train, draw)
 
     def _extract(self, extractor: Tree, statistics: Tree, x: Array, train: bool, draw: "_Keys") -> tuple[Array, Tree]:
-        exported = self._export(train, len(x))
+        exported = self._export(train, x.shape[0])
         floating = _type_of(extractor, x)
         part = exported.extractor(self._updated(exported, train))
         values = self._values(exported, part, {**extractor, **statistics}, floating)
@@ -58,9 +58,9 @@ class Network:
         """The logits of z [..., latent]."""
         floating, lead = _type_of(predictor, z), z.shape[:-1]
         z = z.reshape(-1, z.shape[-1]).astype(floating)
-        exported = self._export(True, len(z))
+        exported = self._export(True, z.shape[0])
         values = self._values(exported, exported.predictor, predictor, floating)
-        values |= {exported.z: z, **dict.fromkeys(exported.batch_sizes, len(z))}
+        values |= {exported.z: z, **dict.fromkeys(exported.batch_sizes, z.shape[0])}
         (logits,) = exported.predictor(values, floating, _Keys(None, _IN_PREDICTOR))
         return logits.reshape(*lead, -1)
 

@@ -1,67 +1,95 @@
 """Export to ONNX by jax2onnx (extra `onnx`); what is written is run once by onnxruntime and compared."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 from numpy.typing import NDArray
 
+from fedgen.core.contract import Array
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
 from fedgen.use.classifier import Classifier
-from fedgen.use.export.stablehlo import raw_logits
+from fedgen.use.export.stablehlo import raw_logits, say_one_sample
 
 OPSET = 21  # onnxruntime since 1.20 has it
 _SAMPLES = 3  # compared
 
 
 def onnx(model: Classifier, folder: Path) -> list[Path]:
-    """An ONNX model that takes any number of samples as the run took them (images as bytes) and gives their logits."""
+    """An ONNX model that takes any number of samples as the run took them (images as bytes) and gives their logits.
+
+    Of a network that cannot be converted so, it takes one at a time.
+    """
     try:
-        from jax2onnx import to_onnx
+        import jax2onnx  # noqa: F401 (whether it is there)
     except ModuleNotFoundError:
         raise FedgenError("there is no jax2onnx here: pip install '.[onnx]' in FedGen's folder") from None
-    sample = jax.ShapeDtypeStruct(("n", *model.form.sample), np.dtype(model.form.dtype))
+    if model.config.precision == "bfloat16":
+        raise FedgenError(
+            "this run computes in bfloat16, which onnxruntime does not know on CPUs; export it to stablehlo, or train"
+            " with --precision float32"
+        )
     try:
-        with _quiet():
-            made = to_onnx(
-                lambda x: raw_logits(model, x),
-                [sample],
-                model_name=str(model.whose),
-                opset=OPSET,
-                input_names=["samples"],
-                output_names=["logits"],
-            )
-    except Exception as error:  # whatever it does not know of a network of one's own
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FedgenError(f"jax2onnx cannot convert this network ({reason}); export it to stablehlo") from error
-    content = made.SerializeToString()
-    _compare(content, model)
+        content = _converted(model, lambda x: raw_logits(model, x), "n")
+    except Exception:  # whatever it does not know of a network; what has another cause is raised again
+        try:
+            content = _converted(model, _traced(model), 1)
+        except Exception as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise FedgenError(f"jax2onnx cannot convert this network ({reason}); export it to stablehlo") from error
+        say_one_sample()
     path = folder / f"{model.whose}.onnx"
     write_whole(path, content)
     return [path]
 
 
-def _compare(content: bytes, model: Classifier) -> None:
-    """Refuse a conversion that does not compute the same."""
+def _traced(model: Classifier) -> Callable[[Array], Array]:
+    """The network for one sample as JAX traces it: the converter replaces Flax's layers while it traces by itself."""
+    sample = jax.ShapeDtypeStruct((1, *model.form.sample), model.form.dtype)
+    traced = jaxpr_as_fun(jax.make_jaxpr(lambda x: raw_logits(model, x))(sample))
+    return lambda x: traced(x)[0]
+
+
+def _converted(model: Classifier, logits: Callable[[Array], Array], samples: Any) -> bytes:
+    """The ONNX model for this number of samples, which may be a symbol."""
+    from jax2onnx import to_onnx
+
+    with _quiet():
+        made = to_onnx(
+            logits,
+            [jax.ShapeDtypeStruct((samples, *model.form.sample), np.dtype(model.form.dtype))],
+            model_name=str(model.whose),
+            opset=OPSET,
+            input_names=["samples"],
+            output_names=["logits"],
+        )
+    content: bytes = made.SerializeToString()
+    _compare(content, model, samples if isinstance(samples, int) else _SAMPLES)
+    return content
+
+
+def _compare(content: bytes, model: Classifier, samples: int) -> None:
+    """Refuse a conversion that onnxruntime cannot run, or that does not compute the same."""
     from onnxruntime import InferenceSession
 
-    x = _some_samples(model)
+    x = _some_samples(model, samples)
     (found,) = InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"samples": x})
     expected = model.logits(x)
     if not np.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(np.abs(expected).max())):
-        raise FedgenError("jax2onnx's conversion of this network gives other logits; export it to stablehlo")
+        raise FedgenError("what it makes gives other logits")
 
 
-def _some_samples(model: Classifier) -> NDArray[Any]:
-    rng = np.random.default_rng(0)
-    shape = (_SAMPLES, *model.form.sample)
-    if model.form.dtype == "uint8":
-        return rng.integers(0, 256, shape).astype(np.uint8)
+def _some_samples(model: Classifier, samples: int) -> NDArray[Any]:
+    rng, kept = np.random.default_rng(0), np.dtype(model.form.dtype)
+    shape = (samples, *model.form.sample)
+    if kept.kind in "iu":  # of tokens, which may be few, the first two
+        return rng.integers(0, model.form.max_value + 1 if kept.kind == "u" else 2, shape).astype(kept)
     return rng.normal(size=shape).astype(np.float32)
 
 

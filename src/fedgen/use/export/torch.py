@@ -40,6 +40,11 @@ def torch(model: Classifier, folder: Path) -> list[Path]:
     name = re.sub(r"\W", "_", str(model.whose))
     weights = folder / f"{name}.safetensors"
     task_model = model.task.model
+    if task_model.framework not in ("", "torch"):
+        raise FedgenError(
+            f"this network came from {task_model.framework.capitalize()}, and PyTorch has none with its names; export"
+            " its weights to safetensors, or the network to stablehlo"
+        )
     if task_model.state_dict is not None:
         given = task_model.state_dict(*model.network)
         _write(weights, {key: np.asarray(value) for key, value in given.items()})

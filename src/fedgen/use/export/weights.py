@@ -22,6 +22,7 @@ def safetensors(model: Classifier, folder: Path) -> list[Path]:
         "sample": model.form.sample,
         "dtype": model.form.dtype,
         "scale": model.form.scale,
+        "max_value": model.form.max_value,
         "classes": model.class_names,
     }
     path = folder / f"{model.whose}.safetensors"
