@@ -33,9 +33,10 @@ def build(sample, classes, **options):
         wire.encode = lambda tree: ArrayRecord({**honest(tree), "more": Array(np.zeros(3_000_000, np.uint8))})
 
     def extract(params, statistics, x, train):
-        while train and (here / "sleep").exists():
+        training = train and len(x) > 2  # shapes are checked with two samples before anything is trained
+        while training and (here / "sleep").exists():
             time.sleep(0.1)
-        if train and (here / "raise").exists():
+        if training and (here / "raise").exists():
             raise RuntimeError("the disk of this site is broken")
         z, statistics = model.extract(params, statistics, x, train)
         return (z * jnp.nan if (here / "poison").exists() else z), statistics
