@@ -9,11 +9,11 @@ WORKERS := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores, for tests
 demo: $(VENV)/installed
 	$(BIN)/fedgen run --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-# Minutes, and something of every part. Most of a test's time is compiling: here without the compiler's optimisations.
+# Minutes, and something of every part.
 test: lint
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
-# The rest: every algorithm in every place, real federations that fail; compiled as users' programs are.
+# The rest: every algorithm in every place, real federations that fail, programs compiled as users' are.
 test-all: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 

@@ -105,7 +105,7 @@ def play(setup: Setup, rounds: int, algorithm: str | None = None) -> State:
     inputs = setup.inputs(name, [setup.config.seed])
     program = setup.program(name, inputs, batched=False)
     state = program.advance(inputs, program.init(inputs), 0, rounds)
-    return jax.tree.map(lambda a: np.asarray(a[0]), state)
+    return jax.tree.map(lambda a: np.asarray(a)[0], state)
 
 
 def same_bits(a: Any, b: Any) -> bool:

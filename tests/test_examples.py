@@ -29,14 +29,14 @@ AT_LEAST = {
     "table.py": 75,
     "own_csv.py": 70,
 }
-QUICK = {"new_algorithm.py"}  # which is also the one with `if __name__ == "__main__"`
 
 
 def test_every_example_is_run() -> None:
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == AT_LEAST.keys() | ELSEWHERE
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in AT_LEAST])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AT_LEAST)
 def test_an_example_as_a_user_runs_it(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / name)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=600, check=False)

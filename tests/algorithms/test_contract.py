@@ -26,7 +26,7 @@ from fedgen.data.federated import Division
 from fedgen.runs.checkpoint import load_tree, save_tree
 from fedgen.runs.cohort import draw_cohort
 from fedgen.simulator.setup import Setup
-from helpers import KINDS, SMALL, built, each, local_of, play, same_bits, small_setup
+from helpers import SMALL, built, each, local_of, play, same_bits, small_setup
 
 QUICK = ("fedavg", "scaffold", "feddistill+", "fedgen")
 EVERY = pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=QUICK))
@@ -35,14 +35,9 @@ PARTIAL = ("fedavg", "fedprox", "feddistill+", "feddfusion", "fedgen", "scaffold
 PARTIAL += ("fedmoments",)
 
 
-COHORTS = [(algorithm, 1) for algorithm in QUICK]
-COHORTS += [pytest.param(algorithm, 1, marks=pytest.mark.slow) for algorithm in ALGORITHMS if algorithm not in QUICK]
-COHORTS += [pytest.param(algorithm, SMALL["users"], marks=pytest.mark.slow) for algorithm in KINDS]
-
-
-@pytest.mark.parametrize(("algorithm", "active"), COHORTS)
-def test_three_rounds_are_finite_for_any_cohort(algorithm: str, active: int) -> None:
-    state = play(small_setup(algorithm, active=active, rounds=3), 3)
+@EVERY
+def test_three_rounds_with_one_active_user_are_finite(algorithm: str) -> None:
+    state = play(small_setup(algorithm, active=1, rounds=3), 3)
     assert state.diverged == 0
     assert bool(all_finite((state.server, state.clients, state.loss)))
 
@@ -200,15 +195,14 @@ def test_only_who_declares_it_uploads_whole_models_under_partial_sharing(algorit
     assert not any(".extractor" in name for name in named(forms.broadcast))
 
 
-@pytest.mark.parametrize("algorithm", each(KINDS, quick=QUICK))
+@pytest.mark.parametrize("algorithm", QUICK)
 def test_a_checkpoint_gives_the_state_back(algorithm: str, tmp_path: Path) -> None:
     state = play(small_setup(algorithm, active=6), 1)
     save_tree(tmp_path / "c.safetensors", state, {})
     assert same_bits(load_tree(tmp_path / "c.safetensors", state), state)
 
 
-WIRE = [(algorithm, "paper", "all") for algorithm in KINDS]
-WIRE += [("fedgen", "reference", "all")]
+WIRE = [("feddfusion", "paper", "all"), ("ditto", "paper", "all"), ("fedgen", "reference", "all")]
 PARTIAL_WIRE = [("fedgen", "paper", "predictor")]
 
 

@@ -28,14 +28,17 @@ def _batch(setup: Setup) -> Batch:
     return Batch(setup.task.prepare(setup.data.x[:16]), setup.data.y[:16])
 
 
-@pytest.mark.parametrize(("model", "share"), [pytest.param("cnn", "all", marks=pytest.mark.slow), ("mlp", "predictor")])
+CNN = pytest.param("cnn", "all", marks=[pytest.mark.slow, pytest.mark.optimised])
+
+
+@pytest.mark.parametrize(("model", "share"), [CNN, ("mlp", "predictor")])
 @pytest.mark.parametrize(
     ("algorithm", "off"),
     [
         ("fedgen", {"fedgen__w": 0.0, "fedgen__beta": 0.0}),
         ("fedprox", {"fedprox__mu": 0.0}),
-        ("feddistill+", {"feddistill+__gamma": 0.0}),
-        ("feddfusion", {"feddfusion__steps": 0}),
+        pytest.param("feddistill+", {"feddistill+__gamma": 0.0}, marks=pytest.mark.slow),
+        pytest.param("feddfusion", {"feddfusion__steps": 0}, marks=pytest.mark.slow),
     ],
 )
 def test_switched_off_it_is_fedavg_to_the_bit(algorithm: str, off: dict, model: str, share: str) -> None:
@@ -63,7 +66,7 @@ def test_a_zero_that_is_an_argument_changes_nothing_either(zero: str) -> None:
     inputs.hyper[key] = jnp.zeros_like(inputs.hyper[key])
     program = setup.program(algorithm, inputs, batched=False)
     state = program.advance(inputs, program.init(inputs), 0, 3)
-    server = jax.tree.map(lambda a: a[0], getattr(state.server, "base", state.server))
+    server = jax.tree.map(lambda a: np.asarray(a)[0], getattr(state.server, "base", state.server))
     plain = play(small_setup("fedavg"), 3)
     for ours, theirs in zip(jax.tree.leaves(server), jax.tree.leaves(plain.server), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7)

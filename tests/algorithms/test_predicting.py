@@ -16,7 +16,7 @@ from fedgen.algorithms.wrap import With, innermost, wrap
 from fedgen.core.contract import Algorithm, Federation, Task
 from fedgen.core.trees import stack
 from fedgen.errors import FedgenError
-from helpers import each, play, same_bits, small_setup
+from helpers import play, same_bits, small_setup
 
 WEIGHT = 0.6
 
@@ -55,7 +55,9 @@ def test_batchnorms_statistics_are_averaged_with_it() -> None:
     assert same_bits((received.params, received.statistics), sent[-1])
 
 
-@pytest.mark.parametrize("algorithm", each(["fedgen", "fedensemble"], quick=["fedensemble"]))
+@pytest.mark.slow
+@pytest.mark.optimised
+@pytest.mark.parametrize("algorithm", ["fedgen", "fedensemble"])
 def test_what_users_do_is_the_same_to_the_bit(algorithm: str) -> None:
     plain, averaged = (play(small_setup(algorithm, ema=ema), 2) for ema in (0.0, 0.5))
     assert same_bits(plain.server, averaged.server.base)

@@ -78,6 +78,7 @@ def test_fedgens_generator_learns_from_the_many() -> None:
     assert _generated_right(trimmed, "losses") > 0.9
 
 
+@pytest.mark.slow
 def test_feddfusions_teachers_are_the_many() -> None:
     def distance(**robust: Any) -> float:
         """How far the distilled model's answers are from an honest one's: 0 to 1, in total variation."""

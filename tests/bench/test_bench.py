@@ -72,7 +72,8 @@ def test_the_roofline_counts_what_training_needs() -> None:
     assert cnn_round_flops(28, (6, 16), 32, 10, samples=1) == 2 * (2 * first + 3 * rest)
 
 
-@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["1", "2"])
 def test_the_pytorch_loop_reaches_our_losses(processes: str, tmp_path: Path) -> None:
     """PyTorch's own layers and optimiser on the draws of our engine: the same numbers, in one process or two."""
     setup = set_up("fedavg", active=3, local_steps=4)

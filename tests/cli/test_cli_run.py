@@ -161,6 +161,7 @@ COMMANDS = [shlex.split(line, comments=True)[1:] for line in README.splitlines()
 TINY_FEDGEN = [f"--set=fedgen.{option}" for option in ("hidden=4", "noise_size=2", "generator_steps=2")]
 
 
+@pytest.mark.slow
 def test_the_readmes_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

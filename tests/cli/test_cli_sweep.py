@@ -21,6 +21,7 @@ TINY = [
 ASKED = ["--algorithm", "fedavg", "--algorithm", "fedprox", "--over", "lr=0.001,0.1", "--seeds", "2", *TINY]
 
 
+@pytest.mark.slow
 def test_a_sweep_from_the_command_to_its_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

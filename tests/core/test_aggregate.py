@@ -218,6 +218,7 @@ def test_without_an_accountant_or_with_another_version_it_is_a_sentence(
         guarantee(resolve({"dp_noise": 1.0, "dp_clip": 1.0}), 1)
 
 
+@pytest.mark.slow
 def test_a_private_run_says_what_it_guarantees() -> None:
     setup = small_setup("fedgen", rounds=4, dp_noise=2.0, dp_clip=0.5, dp_count_noise=2.0)
     (row,) = run(setup)["results"]

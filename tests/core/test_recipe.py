@@ -16,7 +16,7 @@ from fedgen.core.recipe import Shard, client_optimizer, draw_batches, learning_r
 from fedgen.errors import FedgenError
 from fedgen.simulator.run import run
 from fedgen.simulator.setup import prepare
-from helpers import play, same_bits, small_config, small_data, small_setup, summing
+from helpers import each, play, same_bits, small_config, small_data, small_setup, summing
 
 KEY = jax.random.key(3)
 
@@ -234,7 +234,7 @@ def test_passes_see_each_sample_once_before_and_after_training() -> None:
     assert (int(samples), float(rate)) == (27, pytest.approx(0.2))
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedgen"])
+@pytest.mark.parametrize("algorithm", each(["fedavg", "fedgen"], quick=["fedavg"]))
 def test_epochs_in_a_simulation_with_users_of_different_sizes(algorithm: str) -> None:
     setup = small_setup(algorithm, local_epochs=2, alpha=0.3)
     sizes = setup.divisions[0].size

@@ -91,7 +91,7 @@ def assert_like_the_simulator(setup: Setup, events: list[Event], run: Path) -> N
         (asked,) = [e["cohort"] for e in events if e["event"] == "round" and e["round"] == number]
         assert asked == [f"site-{site}" for site in drawn]
         state = program.advance(inputs, state, number, number + 1)
-        simulated = jax.tree.map(lambda a: np.asarray(a[0]), state.server)
+        simulated = jax.tree.map(lambda a: np.asarray(a)[0], state.server)
         federated = named(load_tree(run / "rounds" / f"{number + 1}.safetensors", simulated))
         for name, value in named(simulated).items():
             distance = np.linalg.norm(np.asarray(federated[name], np.float64) - value)
@@ -101,6 +101,7 @@ def assert_like_the_simulator(setup: Setup, events: list[Event], run: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_fedgen_on_mnist_in_both_sharing_modes(tmp_path: Path) -> None:
     setups = {share: _setup(share) for share in ("all", "predictor")}
     folders, port = write(tmp_path / "federation", setups["all"], DATA, join_timeout=600.0, round_timeout=600.0)

@@ -67,6 +67,7 @@ def test_each_cell_is_computed_once_and_a_failed_one_stops_no_other(file: Path, 
     assert again.done == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_cell_goes_on_where_it_was(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(file, "fedgen", rounds=6, seeds=2)
     whole, parts = Store(tmp_path / "whole"), Store(tmp_path / "parts")
@@ -99,6 +100,7 @@ def test_cells_of_one_program_are_one_unit_on_a_gpu(file: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_together_gives_what_each_gives_alone(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Different partitions, rates and weights in one batched program, against each by itself."""
     changes: list[dict[str, Any]] = [{}, {"alpha": 5.0}, {"lr": 0.1, "fedgen.w": 3.0}]

@@ -291,7 +291,7 @@ def test_what_cannot_be_split_is_said_in_a_sentence(module: Any, layer: str | No
 @pytest.mark.parametrize(
     ("network", "algorithm", "share"),
     [
-        pytest.param(Linen(), "fedgen", "all", id="linen-fedgen-all"),
+        pytest.param(Linen(), "fedgen", "all", id="linen-fedgen-all", marks=pytest.mark.slow),
         pytest.param(Linen(), "fedavg", "predictor", id="linen-fedavg-predictor", marks=pytest.mark.slow),
         pytest.param(made, "fedgen", "predictor", id="nnx-fedgen-predictor", marks=pytest.mark.slow),
         pytest.param(made, "fedavg", "all", id="nnx-fedavg-all"),

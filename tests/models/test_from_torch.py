@@ -23,7 +23,7 @@ from fedgen.errors import FedgenError
 from fedgen.models.torch.layout import as_module_takes
 from fedgen.models.torch.registry import OPERATIONS
 from fedgen.simulator.setup import prepare
-from helpers import SMALL, play, small_data
+from helpers import SMALL, each, play, small_data
 from torch_networks import MLP, VGG11, LeNet, MobileNetV2, ResNet, Text, ViT
 
 KEY = jax.random.key(0)
@@ -128,7 +128,7 @@ def _assert_like_torch(name: str) -> None:
             np.testing.assert_allclose(statistic, running[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", each(NETWORKS, quick=("lenet", "resnet", "vit", "mlp", "lstm")))
 def test_forward_gradients_and_statistics_are_torchs(name: str) -> None:
     _assert_like_torch(name)
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 from fedgen.core.contract import Batch
 from fedgen.core.losses import supervised
 from fedgen.models import MODELS, dispatch, layers
+from helpers import each
 
 KEY = jax.random.key(0)
 RADIUS = 0.05  # how far SAM goes along the gradient
@@ -130,6 +131,7 @@ def _compute_by(name: str, request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("monkeypatch").setattr(dispatch, "kernels_run_here", lambda: False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels")
 def test_second_derivatives_by_kernels_are_those_of_the_layers() -> None:
     """Of several channels from the start and forward over reverse, unlike the CNN's below; for two clients at once."""
@@ -151,7 +153,7 @@ def test_second_derivatives_by_kernels_are_those_of_the_layers() -> None:
     _assert_close(computed(dispatch)(at), computed(layers)(at))
 
 
-@pytest.mark.parametrize("by", ["XLA", "kernels"])
+@pytest.mark.parametrize("by", each(["XLA", "kernels"], quick=["XLA"]))
 def test_the_gradient_of_sam_on_the_cnn_is_torchs(by: str, request: pytest.FixtureRequest) -> None:
     """That of loss(p + radius * g / |g|) with g the loss's gradient at p, differentiated too; PyTorch in float64."""
     _compute_by(by, request)

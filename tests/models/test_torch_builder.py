@@ -78,6 +78,7 @@ def test_a_builder_that_gives_a_finished_model_gives_the_same_again(nets: Any) -
     np.testing.assert_array_equal(first["1.weight"], again["1.weight"])
 
 
+@pytest.mark.slow
 def test_runs_are_repeated_to_the_bit_and_loaded_models_have_their_frozen_parameters(nets: Any, tmp_path: Path) -> None:
     data = named_data()
     torch.manual_seed(1)

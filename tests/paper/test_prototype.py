@@ -74,6 +74,7 @@ def _nearest_centre(x: np.ndarray) -> np.ndarray:
     return np.argmin(np.linalg.norm(x[:, None] - centres()[None], axis=2), axis=1)
 
 
+@pytest.mark.slow
 def test_the_oracle_is_as_good_as_the_best_rule(result, points):
     best = 100 * np.mean(_nearest_centre(points.x_test) == points.y_test)
     assert 97.5 < best < 98.7  # two neighbours at 2.35 standard deviations from their border: 100 - 2 * 0.94

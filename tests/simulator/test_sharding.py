@@ -96,6 +96,7 @@ def test_the_command_computes_on_two_hosts(tmp_path: Path, monkeypatch: pytest.M
     assert len(json.loads((tmp_path / "run/summary.json").read_text())["results"]) == 1
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_records_and_hold_half_each(on_one_device: Path, tmp_path: Path) -> None:
     """Over loopback, with collectives between the processes: every number is the same as on one device."""
     assert _two_processes(tmp_path / "run", 1) == ["holds 300 to 300 of 600 samples"] * 2

@@ -187,6 +187,7 @@ def test_a_plug_in_is_swept_like_any_other(tmp_path: Path, monkeypatch: pytest.M
     del sys.modules["softened"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_a_file_of_ones_own_is_swept_and_tested_whole_and_told_from_another(tmp_path: Path) -> None:
     file, out = tmp_path / "mine.npz", tmp_path / "sweep"

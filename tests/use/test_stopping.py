@@ -77,6 +77,7 @@ def _stop(seed: int, at: int) -> Any:
     return lambda record: record["seed"] == seed and record["round"] == at
 
 
+@pytest.mark.slow
 def test_a_seed_that_stopped_does_not_depend_on_those_that_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

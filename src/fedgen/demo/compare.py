@@ -27,7 +27,7 @@ def differences(setup: Setup, run: Path) -> list[RoundDifference]:
     found = []
     for number in range(setup.config.rounds):
         state = program.advance(inputs, state, number, number + 1)
-        simulated = jax.tree.map(lambda a: np.asarray(a[0]), state.server)
+        simulated = jax.tree.map(lambda a: np.asarray(a)[0], state.server)
         path = run / "rounds" / f"{number + 1}.safetensors"
         if not path.exists():
             break

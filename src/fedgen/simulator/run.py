@@ -278,10 +278,9 @@ class _Runner:
     def _trained(self, program: Program, state: State, index: int) -> Trained:
         """What the algorithm of one run predicts with now."""
         needed = needed_of_users(program.algorithm, self.setups[0].task)
-        clients = jax.tree.map(lambda a: a[index, : self.config.users], only_needed(state.clients, needed))
-        server = jax.tree.map(lambda a: a[index], state.server)
-        server, clients = jax.device_get(gathered((server, clients)))
-        return Trained(server, clients, self.progress.round)
+        predicting = state.server, only_needed(state.clients, needed)
+        server, clients = jax.device_get(gathered(_one_run(predicting, index)))
+        return Trained(server, jax.tree.map(lambda a: a[: self.config.users], clients), self.progress.round)
 
     def _keep_last(self, job: Job, program: Program, state: State, index: int) -> None:
         if self._keeps_models(job.runs[index]):
@@ -302,7 +301,7 @@ class _Runner:
         self.best = {}
         if not self.folders:
             return
-        kept = jax.device_get(self._kept(gathered(state)))
+        kept = self._kept(jax.device_get(gathered(state)))
         for number, folder in self.folders.items():
             about = {
                 "job": self.progress.job,
@@ -376,6 +375,12 @@ class _Runner:
                 messages = most_messages(reached, seed, stopped_at(records)) if config.dp_noise else 0
                 results.append(result_row(job.algorithm, seed, records, reached, share, messages))
         return summary_of(config, results, names)
+
+
+@jax.jit
+def _one_run(stacked: Any, index: int) -> Any:
+    """One of the runs of a program; a single small program for all of its arrays."""
+    return jax.tree.map(lambda a: a[index], stacked)
 
 
 def _places(job: Job, setup: int) -> list[int]:
