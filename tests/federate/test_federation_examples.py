@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_sites_with_different_extractors(tmp_path: Path) -> None:
-    """Real processes: grey images with PyTorch, colour images with Flax, vectors with ours; all send the same arrays."""
+    """Real processes: grey images with PyTorch, colour ones with Flax, vectors with ours; all send the same arrays."""
     command = [sys.executable, "examples/different_extractors.py", tmp_path / "federation", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
