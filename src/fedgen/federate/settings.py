@@ -133,8 +133,8 @@ class SiteSettings(BaseModel):
     )
     model: str = Field(
         default="",
-        description="another model for this site: a name of `fedgen list`, or module:function; partial sharing only, and"
-        " its extractor alone is used",
+        description="another model for this site: a name of `fedgen list`, or module:function; partial sharing only,"
+        " and only its extractor is used",
     )
     model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model that `model` names")
     evaluate: bool = Field(
