@@ -12,7 +12,7 @@ from fedgen.federate.deploy.processes import Processes
 from fedgen.federate.settings import SiteSettings
 from helpers import small_data, small_setup
 
-# The model of a site: another width at each site, and misbehaviour on demand.
+# The model of a site: another width at each site, and misbehaviour on demand, when it trains.
 EXTRACTOR = """
 import time
 from pathlib import Path
@@ -22,23 +22,33 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from fedgen.federate import wire
+from fedgen.federate.site.site import Site
 from fedgen.models import MODELS
+
+HERE = Path(__file__).parent
+honest_encode, honest_train = wire.encode, Site.train
+
+
+def encode(tree):
+    more = {"more": Array(np.zeros(3_000_000, np.uint8))} if (HERE / "bloat").exists() else {}
+    return ArrayRecord({**honest_encode(tree), **more})
+
+
+def train(*arguments):
+    while (HERE / "sleep").exists():
+        time.sleep(0.1)
+    if (HERE / "raise").exists():
+        raise RuntimeError("the disk of this site is broken")
+    return honest_train(*arguments)
 
 
 def build(sample, classes, **options):
     model = MODELS["mlp"](sample, classes, **options)
-    here = Path(__file__).parent
-    if (here / "bloat").exists():
-        honest = wire.encode
-        wire.encode = lambda tree: ArrayRecord({**honest(tree), "more": Array(np.zeros(3_000_000, np.uint8))})
+    wire.encode, Site.train = encode, train
 
     def extract(params, statistics, x, train):
-        while train and (here / "sleep").exists():
-            time.sleep(0.1)
-        if train and (here / "raise").exists():
-            raise RuntimeError("the disk of this site is broken")
         z, statistics = model.extract(params, statistics, x, train)
-        return (z * jnp.nan if (here / "poison").exists() else z), statistics
+        return (z * jnp.nan if (HERE / "poison").exists() else z), statistics
 
     return model._replace(extract=extract)
 """
