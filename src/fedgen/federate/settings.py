@@ -18,6 +18,7 @@ from fedgen.core.settings import NotNegative, Positive, Rate, WholeNumber
 from fedgen.data.dataset import Channels, DataForm, Dataset, Scale
 from fedgen.data.labels import checked_names
 from fedgen.errors import FedgenError
+from fedgen.models.shared import with_predictor_of
 from fedgen.registry import importable
 from fedgen.runs.task import model_by_name, task_of
 
@@ -132,7 +133,8 @@ class SiteSettings(BaseModel):
     )
     model: str = Field(
         default="",
-        description="another model for this site: a name of `fedgen list`, or module:function; partial sharing only",
+        description="another model for this site: a name of `fedgen list`, or module:function; partial sharing only,"
+        " and only its extractor is used",
     )
     model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model that `model` names")
     evaluate: bool = Field(
@@ -172,12 +174,22 @@ class AppSettings:
         sample: tuple[int, ...] = (),
         proxy_samples: int = 0,
     ) -> Task:
-        """The task, with the named model, or with the one of the configuration where none is named."""
+        """The task, with the named model, or with the one of the configuration where none is named.
+
+        Under partial sharing the named model gives the extractor alone: the predictor is the configuration's for all.
+        """
         task = self.task.model_copy(update={"sample": sample}) if sample else self.task
         with importable(self.folder):
+            if not model:
+                return task_of_settings(self.config, task, None, proxy_samples)
             form = jax.ShapeDtypeStruct(task.sample, np.dtype(task.dtype))
-            built = model_by_name(model, form, task.classes, options) if model else None
-            return task_of_settings(self.config, task, built, proxy_samples)
+            own = task_of_settings(self.config, task, model_by_name(model, form, task.classes, options), proxy_samples)
+            if self.config.share != "predictor":
+                return own
+            try:
+                return own._replace(model=with_predictor_of(task_of_settings(self.config, self.task), own))
+            except FedgenError as error:
+                raise FedgenError(f"model '{model}': {error}") from None
 
 
 def task_of_settings(config: RunConfig, task: TaskSettings, model: Model | None = None, proxy_samples: int = 0) -> Task:
