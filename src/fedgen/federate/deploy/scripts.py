@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedgen.federate.deploy.folders import APP, CONNECTION, Folders
+from fedgen.federate.flower import OPENS_INTERFACES
 from fedgen.files import write_whole
 
 _SUPERNODE = "fedgen.federate.site.supernode"  # a module that does not import JAX, for which a SuperNode has no use
@@ -12,6 +13,7 @@ PORT_VARIABLE = "FEDGEN_PORT"  # the port that a SuperNode listens on; it must d
 _QUIET = """\
 umask 077
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+unset OPENS_INTERFACES
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.2}" FLWR_HOME="$PWD/flower"
 """
 # For a minute after a site was cut off, SuperLink still counts it as connected and refuses a second connection.
@@ -107,5 +109,6 @@ def write_scripts(folders: Folders, sites: list[str], endpoints: Endpoints) -> N
 
 def _write(path: Path, what: str, commands: str) -> None:
     start = f'#!/bin/sh\n# {what}\ncd "$(dirname "$0")" || exit 1\n'
-    write_whole(path, (start + _QUIET + textwrap.dedent(commands)).encode())
+    quiet = _QUIET.replace("OPENS_INTERFACES", " ".join(OPENS_INTERFACES))
+    write_whole(path, (start + quiet + textwrap.dedent(commands)).encode())
     path.chmod(0o755)

@@ -21,14 +21,18 @@ from typing import Any, NamedTuple
 
 import h11
 import httpx
-from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesResponse
-from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
-from flwr.supercore.error import ApiErrorCode
-from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
-from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
+from fedgen.federate.flower import (
+    NOT_ACTIVATED,
+    PROTOBUF_MEDIA_TYPE,
+    PROTOBUF_REQUEST_TYPES,
+    PullMessagesResponse,
+    PushMessagesResponse,
+    PushObjectRequest,
+    PushObjectResponse,
+)
 from fedgen.federate.gate import connections as gate_connections
 from fedgen.federate.gate import http as gate_http
 from fedgen.federate.gate.connections import Connection, ConnectionPool
@@ -47,8 +51,8 @@ from fedgen.federate.gate.rules import (
     Rules,
 )
 from fedgen.federate.journal import GATE_JOURNAL, Journal
+from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
 
-_NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
 _TO_SUPERLINK = 64  # connections
 _HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
 _LINES = 60  # refusals written to the journal in a minute, for each site and for all unauthenticated clients together
@@ -69,6 +73,7 @@ class Gate:
         self.journal = Journal(folder / GATE_JOURNAL, limit=_JOURNAL)
         self._rules = Rules(keys)
         self._queues = message_queues(keys, folder / "incoming", max_message)
+        self._refusals = RefusalWriter(folder / REFUSALS)  # for the server, which counts them as strikes
         self._pool = ConnectionPool()
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -169,7 +174,7 @@ class Gate:
             timeout = _IDLE
         self._note(connection.address, refusal)
         close = (("content-type", "application/json"), ("connection", "close"))
-        why = {"code": _NOT_ACTIVATED, "detail": f"refused by the gate: {refusal.reason}"}  # SuperNode logs it
+        why = {"code": NOT_ACTIVATED, "detail": f"refused by the gate: {refusal.reason}"}  # SuperNode logs it
         await http.respond(Response(refusal.status, json.dumps(why).encode(), close))
         await http.linger()
 
@@ -272,6 +277,9 @@ class Gate:
             if refusal.question:
                 about["question"] = refusal.question
             self._write("refused", {"status": refusal.status, "reason": refusal.reason, **about})
+            if refusal.status in STRIKE_STATUSES and refusal.site:
+                with contextlib.suppress(OSError):
+                    self._refusals.add(Refusal(refusal.site, refusal.reason, refusal.question))
 
     def _write(self, event: str, about: Mapping[str, Any]) -> None:
         """Log an event; where the disk is full or no file can be opened, only that line is lost."""

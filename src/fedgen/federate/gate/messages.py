@@ -13,10 +13,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest, PushMessagesResponse, Reconnect
-from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
-
+from fedgen.federate.flower import (
+    SUPERLINK_NODE_ID,
+    ObjectTree,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+    PushObjectRequest,
+    Reconnect,
+)
 from fedgen.federate.gate.objects import CHUNK, InvalidObjectError, Piece, examine_object, inflated_size
 from fedgen.federate.gate.rules import NOT_IN_ORDER, TOO_LARGE, RequestRefusedError
 

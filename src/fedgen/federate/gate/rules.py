@@ -12,14 +12,23 @@ from typing import NamedTuple
 
 import h11
 from cryptography.exceptions import UnsupportedAlgorithm
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.date import now
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
-PUSH_MESSAGE, PUSH_OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
-PULL_MESSAGE, PULL_OBJECT = "/v1/fleet/pull-messages", "/v1/fleet/pull-object"
-CONFIRM, HEARTBEAT = "/v1/fleet/confirm-message-received", "/v1/fleet/send-node-heartbeat"
+from fedgen.federate.flower import (
+    FLEET,
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    bytes_to_public_key,
+    now,
+    verify_signature,
+)
+
+PUSH_MESSAGE, PUSH_OBJECT = FLEET + "push-messages", FLEET + "push-object"
+PULL_MESSAGE, PULL_OBJECT = FLEET + "pull-messages", FLEET + "pull-object"
+CONFIRM, HEARTBEAT = FLEET + "confirm-message-received", FLEET + "send-node-heartbeat"
+ACTIVATE, DEACTIVATE = FLEET + "activate-node", FLEET + "deactivate-node"
 # What a SuperNode with a registered key requests; registering itself is only for federations without keys.
 TARGETS = frozenset(
     {
@@ -29,10 +38,10 @@ TARGETS = frozenset(
         PULL_OBJECT,
         CONFIRM,
         HEARTBEAT,
-        "/v1/fleet/activate-node",
-        "/v1/fleet/deactivate-node",
-        "/v1/fleet/get-run",
-        "/v1/fleet/get-fab",
+        ACTIVATE,
+        DEACTIVATE,
+        FLEET + "get-run",
+        FLEET + "get-fab",
     }
 )
 STRIKE_STATUSES = TOO_LARGE, NOT_IN_ORDER = 413, 422  # statuses that the server counts as strikes against the site

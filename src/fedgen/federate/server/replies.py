@@ -1,19 +1,13 @@
-"""Sending messages to sites, fetching their replies, and learning from the gate which replies it refused."""
+"""Sending messages to sites, and fetching their replies."""
 
-import json
-import os
 import threading
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.supercore.run import RunNotRunningException
 
-from fedgen.federate.gate.rules import STRIKE_STATUSES
-from fedgen.federate.journal import rotated
+from fedgen.federate.flower import RunNotRunningException
 
 _PATIENCE = 2.0  # seconds to wait for one reply that is being fetched before looking at the others
 # SuperLink cannot be reached, or has ended the run. All other errors concern one site's message only.
@@ -87,57 +81,3 @@ class _Fetch(threading.Thread):
         if self._ended is not None:
             raise self._ended
         return self._replies
-
-
-class Refusal(NamedTuple):
-    """A reply that the gate refused."""
-
-    site: str
-    reason: str
-    question: str  # the id of the message that it replied to; empty: the gate does not know it
-
-
-class GateLog:
-    """Follows the gate's journal: which replies it has refused since the last look, and why.
-
-    After a rotation the rest of the old file is read first.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file, self._seen = 0, 0  # the file's inode, and how far it was read
-        self._lines()
-
-    def refused(self) -> list[Refusal]:
-        """The replies that were too large or not valid, since the last call."""
-        events = [e for e in map(_parsed, self._lines()) if e.get("status") in STRIKE_STATUSES and e.get("site")]
-        return [Refusal(e["site"], e.get("reason", ""), e.get("question", "")) for e in events]
-
-    def _lines(self) -> list[bytes]:
-        """The complete lines that were not read yet."""
-        found: list[bytes] = []
-        for path in (rotated(self._path), self._path):
-            try:
-                with path.open("rb") as file:
-                    about = os.fstat(file.fileno())
-                    if about.st_ino != self._file:
-                        if path != self._path:
-                            continue  # an older file, which was read to its end
-                        self._file, self._seen = about.st_ino, 0
-                    file.seek(self._seen if about.st_size >= self._seen else 0)  # the file may have been truncated
-                    start, some = file.tell(), file.read()
-            except FileNotFoundError:
-                continue
-            whole = some[: some.rfind(b"\n") + 1]
-            self._seen = start + len(whole)
-            found += whole.splitlines()
-        return found
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    """An event; empty where the line is not one, as when the disk was full and only a part was written."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return {}
-    return event if isinstance(event, dict) else {}
