@@ -31,11 +31,12 @@ from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     ConfirmMessageReceivedResponse,
     ObjectTree,
+    PullObjectResponse,
     PushObjectRequest,
     PushObjectResponse,
 )
 from flwr.serverapp import Grid
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, NodeStatus
 from flwr.supercore.date import now
 from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.inflatable.inflatable_object import (
@@ -55,6 +56,7 @@ __all__ = [
     "FLEET",
     "FLEET_HTTP_PUBLIC_KEY_HEADER",
     "FLEET_HTTP_SIGNATURE_HEADER",
+    "NODE_ONLINE",
     "NOT_ACTIVATED",
     "OPENS_INTERFACES",
     "PROTOBUF_MEDIA_TYPE",
@@ -73,6 +75,7 @@ __all__ = [
     "ListRunsRequest",
     "ObjectTree",
     "PullMessagesResponse",
+    "PullObjectResponse",
     "PushMessagesRequest",
     "PushMessagesResponse",
     "PushObjectRequest",
@@ -94,6 +97,7 @@ __all__ = [
 
 FLEET = "/v1/fleet/"  # where SuperLink's interface for sites begins
 CONTROL_LIST_NODES, CONTROL_LIST_RUNS = "/v1/control/list-nodes", "/v1/control/list-runs"
+NODE_ONLINE = NodeStatus.ONLINE
 NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
 # Environment variables that make SuperLink listen on further ports, on all addresses.
 OPENS_INTERFACES = (FLWR_INTERNAL_GRPC_CONTROL_API, FLWR_INTERNAL_GRPC_FLEET_API)

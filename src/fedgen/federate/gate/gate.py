@@ -25,10 +25,18 @@ from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
 from fedgen.federate.flower import (
+    CONTROL_LIST_NODES,
+    NODE_ONLINE,
     NOT_ACTIVATED,
     PROTOBUF_MEDIA_TYPE,
     PROTOBUF_REQUEST_TYPES,
+    ConfirmMessageReceivedRequest,
+    ConfirmMessageReceivedResponse,
+    DeactivateNodeRequest,
+    ListNodesRequest,
+    ListNodesResponse,
     PullMessagesResponse,
+    PullObjectResponse,
     PushMessagesResponse,
     PushObjectRequest,
     PushObjectResponse,
@@ -39,8 +47,11 @@ from fedgen.federate.gate.connections import Connection, ConnectionPool
 from fedgen.federate.gate.http import HttpConnection, Response
 from fedgen.federate.gate.messages import Incoming, MessageQueue, ServerMessage, message_queues
 from fedgen.federate.gate.rules import (
+    ACTIVATE,
     CONFIRM,
+    DEACTIVATE,
     HEARTBEAT,
+    NOT_AUTHENTICATED,
     PULL_MESSAGE,
     PULL_OBJECT,
     PUSH_MESSAGE,
@@ -53,6 +64,7 @@ from fedgen.federate.gate.rules import (
 from fedgen.federate.journal import GATE_JOURNAL, Journal
 from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
 
+_RUN_ENDED = 403  # SuperLink's response where a run is not running
 _TO_SUPERLINK = 64  # connections
 _HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
 _LINES = 60  # refusals written to the journal in a minute, for each site and for all unauthenticated clients together
@@ -158,7 +170,7 @@ class Gate:
                 body = await http.body()
                 queue = self._queues[head.site]
                 queue.bytes_up += http.received - before
-                response, message = await self._handle(queue, head, body, http.received - before, client)
+                response, message = await self._handle(connection, head, body, http.received - before, client)
             except h11.RemoteProtocolError as error:
                 refusal = RequestRefusedError(error.error_status_hint, str(error)[:80])
                 break
@@ -179,9 +191,10 @@ class Gate:
         await http.linger()
 
     async def _handle(
-        self, queue: MessageQueue, head: Head, body: bytes, size: int, client: httpx.AsyncClient
+        self, connection: Connection, head: Head, body: bytes, size: int, client: httpx.AsyncClient
     ) -> tuple[Response, ServerMessage | None]:
         """The response to a request of this many bytes, and the server's message that the request is about, if any."""
+        queue = self._queues[head.site]
         try:
             request: Any = PROTOBUF_REQUEST_TYPES["POST", head.target].FromString(body)
         except DecodeError:
@@ -195,14 +208,47 @@ class Gate:
         if head.target == PULL_OBJECT:
             message = queue.message_with(request.object_id)
         if head.target == CONFIRM:
+            # SuperLink would delete the message. It is told when the reply is there: until then a site may lose it.
             message = queue.message(request.message_object_id)
+            if not message.confirmed:
+                message.confirmed = True
+                self._account(queue, "down", message, message.bytes, len(message.objects))
+            return Response(200, ConfirmMessageReceivedResponse().SerializeToString()), message
         response = await self._forward(head, head.target, request, client)
+        if head.target == ACTIVATE and response.status == NOT_AUTHENTICATED:
+            response = await self._take_over(connection, head, request, response, client)
         if head.target == PULL_MESSAGE and response.status == 200:
             message = queue.record_sent(PullMessagesResponse.FromString(response.content))
-        if head.target == CONFIRM and response.status == 200 and message is not None and not message.confirmed:
-            message.confirmed = True
-            self._account(queue, "down", message, message.bytes, len(message.objects))
+            if message is None and (message := queue.lost()) is not None:
+                response = response._replace(content=message.offer_again().SerializeToString())
+        elif head.target == PULL_OBJECT and response.status == 200 and message is not None:
+            # The server has given it up.
+            message.dropped |= not PullObjectResponse.FromString(response.content).object_found
+        elif response.status == _RUN_ENDED and hasattr(request, "run_id"):
+            queue.drop_run(request.run_id)
         return response, message
+
+    async def _take_over(
+        self, connection: Connection, head: Head, request: Any, refused: Response, client: httpx.AsyncClient
+    ) -> Response:
+        """Activate a site that has returned while SuperLink still waits for its heartbeats, which takes a minute.
+
+        The node is deactivated first, with the site's own signature. Not where the site is still connected from
+        elsewhere: two SuperNodes with one key would take each other's messages.
+        """
+        if self._pool.is_elsewhere(connection):
+            reason = "another SuperNode with this site's key is connected"
+            raise RequestRefusedError(NOT_AUTHENTICATED, reason, head.site)
+        listed = await self._forward(head, CONTROL_LIST_NODES, ListNodesRequest(), client)
+        if listed.status != 200:
+            return refused
+        for node in ListNodesResponse.FromString(listed.content).nodes_info:
+            if node.public_key == request.public_key and node.status == NODE_ONLINE:
+                gone = DeactivateNodeRequest(node_id=node.node_id)
+                await self._forward(head, DEACTIVATE, gone, client)
+                self._write("returned", {"site": head.site})
+                return await self._forward(head, ACTIVATE, request, client)
+        return refused
 
     async def _deliver_when_complete(
         self, queue: MessageQueue, incoming: Incoming, head: Head, client: httpx.AsyncClient
@@ -222,9 +268,10 @@ class Gate:
             if response.status != 200:
                 return response
             opened = PushMessagesResponse.FromString(response.content)
+            pushed_by = incoming.request.node
             for name in opened.objects_to_push:
                 pushed = PushObjectRequest(
-                    node=incoming.request.node,
+                    node=pushed_by,
                     run_id=incoming.request.messages_list[0].metadata.run_id,
                     object_id=name,
                     object_content=incoming.content(name),
@@ -233,6 +280,10 @@ class Gate:
                 response = await self._forward(head, PUSH_OBJECT, pushed, client)
                 if response.status != 200 or not PushObjectResponse.FromString(response.content).stored:
                     return response
+            question = ConfirmMessageReceivedRequest(
+                node=pushed_by, run_id=incoming.reply_to.run_id, message_object_id=incoming.reply_to_id
+            )
+            await self._forward(head, CONFIRM, question, client)
             queue.finish(incoming)
             self._account(queue, "up", incoming.reply_to, incoming.bytes, len(incoming.announced))
             return Response(200, PushObjectResponse(stored=True).SerializeToString())

@@ -45,7 +45,7 @@ TARGETS = frozenset(
     }
 )
 STRIKE_STATUSES = TOO_LARGE, NOT_IN_ORDER = 413, 422  # statuses that the server counts as strikes against the site
-_NOT_AUTHENTICATED = 412  # as SuperLink answers an unknown key; after 401 a SuperNode exits without a message
+NOT_AUTHENTICATED = 412  # as SuperLink answers an unknown key; after 401 a SuperNode exits without a message
 _BODY = 1 << 20  # most bytes of a request without arrays
 _OBJECT = 6 << 20  # most bytes of one with arrays: Flower sends chunks of 5 MiB, one in each request
 
@@ -99,14 +99,14 @@ class Rules:
             signed_at = headers[TIMESTAMP_HEADER]
             if key not in self._names:
                 raise RequestRefusedError(
-                    _NOT_AUTHENTICATED, "the key is not registered: it is not in the server's folder keys"
+                    NOT_AUTHENTICATED, "the key is not registered: it is not in the server's folder keys"
                 )
             age = (now() - datetime.datetime.fromisoformat(signed_at)).total_seconds()
             in_time = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
             if in_time and verify_signature(bytes_to_public_key(key), signed_at.encode(), signature):
                 return self._names[key]
         except (KeyError, ValueError, TypeError, binascii.Error, UnsupportedAlgorithm):
-            raise RequestRefusedError(_NOT_AUTHENTICATED, "the request is not signed by a site") from None
+            raise RequestRefusedError(NOT_AUTHENTICATED, "the request is not signed by a site") from None
         raise RequestRefusedError(
-            _NOT_AUTHENTICATED, f"the signature is not that of {self._names[key]}, or the site's clock is wrong"
+            NOT_AUTHENTICATED, f"the signature is not that of {self._names[key]}, or the site's clock is wrong"
         )

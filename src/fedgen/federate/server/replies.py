@@ -1,15 +1,18 @@
 """Sending messages to sites, and fetching their replies."""
 
+import contextlib
 import threading
+import time
 from collections.abc import Iterable
 
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedgen.federate.flower import RunNotRunningException
+from fedgen.federate.flower import RunNotRunningException, discard_object
 
 _PATIENCE = 2.0  # seconds to wait for one reply that is being fetched before looking at the others
+_SWEEP, _MOST_LATE = 10.0, 10_000  # seconds between looks for late replies, and how many are looked for
 # SuperLink cannot be reached, or has ended the run. All other errors concern one site's message only.
 SUPERLINK_ERRORS = (httpx.TransportError, RunNotRunningException)
 
@@ -41,10 +44,14 @@ class Replies:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._fetching: dict[str, _Fetch] = {}  # by the id of the message it replies to
+        self._late = _Late(grid)
+        self._good: set[str] = set()  # the messages that were answered, and not with an error
+        self._over: set[str] = set()  # those that SuperLink has an end of: a reply, or an error in its place
 
     def take(self, questions: Iterable[str]) -> list[tuple[str, Message | Exception]]:
         """The replies to these messages that have arrived, each with its message's id; an exception if not readable."""
         found: list[tuple[str, Message | Exception]] = []
+        self._late.sweep()
         for question in questions:
             fetch = self._fetching.get(question)
             if fetch is None:
@@ -52,13 +59,67 @@ class Replies:
                 fetch.start()
                 fetch.join(_PATIENCE)
             if not fetch.is_alive():
-                found += [(question, reply) for reply in self._fetching.pop(question).replies()]
+                replies = self._fetching.pop(question).replies()
+                found += [(question, reply) for reply in replies]
+                if replies:
+                    self._over.add(question)
+                if any(isinstance(reply, Message) and not reply.has_error() for reply in replies):
+                    self._good.add(question)
         return found
 
     def forget(self, questions: Iterable[str]) -> None:
-        """Forget these messages; a reply that is still being fetched is dropped when its thread ends."""
+        """Forget these messages, also at SuperLink; a reply that is still being fetched is dropped when it comes.
+
+        SuperLink keeps a message until the site has fetched it, and a reply until the server has, or the run has ended.
+        """
         for question in questions:
             self._fetching.pop(question, None)
+            if question not in self._good:
+                _discard(self._grid, question)
+            if question not in self._over:
+                self._late.add(question)
+        self._good.clear()
+        self._over.clear()
+
+
+class _Late:
+    """Messages that nobody waits for any more: their replies are fetched and thrown away, so that SuperLink is rid of
+    them. After its time to live, SuperLink answers a message with an error, which is an end, too."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._questions: dict[str, None] = {}
+        self._sweeping: threading.Thread | None = None
+        self._next = 0.0
+
+    def add(self, question: str) -> None:
+        self._questions[question] = None
+        while len(self._questions) > _MOST_LATE:
+            del self._questions[next(iter(self._questions))]
+
+    def sweep(self) -> None:
+        """Look for late replies now and then, in a thread of its own."""
+        if not self._questions or time.monotonic() < self._next or (self._sweeping and self._sweeping.is_alive()):
+            return
+        self._next = time.monotonic() + _SWEEP
+        self._sweeping = threading.Thread(target=self._fetch_all, args=[list(self._questions)], daemon=True)
+        self._sweeping.start()
+
+    def _fetch_all(self, questions: list[str]) -> None:
+        for question in questions:
+            # Whatever is wrong concerns nobody; it is tried again.
+            with contextlib.suppress(Exception):
+                if list(self._grid.pull_messages([question])):
+                    self._questions.pop(question, None)
+
+
+def _discard(grid: Grid, question: str) -> None:
+    try:
+        discard_object(grid, question)
+    except SUPERLINK_ERRORS:
+        raise
+    except Exception:
+        return  # it only takes up space, until the run ends
 
 
 class _Fetch(threading.Thread):
