@@ -105,7 +105,10 @@ def size(content: RecordDict) -> int:
 
 def whole_size(content: RecordDict) -> int:
     """How many bytes a message has in all, names and metrics included."""
-    return int(recorddict_to_proto(content).ByteSize())
+    try:
+        return int(recorddict_to_proto(content).ByteSize())
+    except Exception as error:  # a shape beyond Flower's integers, say, or a name that is no text
+        raise InvalidMessageError(f"it cannot be packed again: {_short(str(error))}") from None
 
 
 def _short(text: str) -> str:
