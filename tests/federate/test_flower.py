@@ -52,6 +52,7 @@ FIELDS = {
     "PushMessagesResponse": {"reconnect", "results", "objects_to_push", "session_id"},
     "PushObjectRequest": {"node", "run_id", "object_id", "object_content", "session_id"},
     "PushObjectResponse": {"stored"},
+    "SendNodeHeartbeatRequest": {"node", "heartbeat_interval"},
 }
 
 

@@ -124,6 +124,22 @@ def test_a_site_that_returns_is_activated_at_once(gate: Fixture, monkeypatch: py
     ]
 
 
+def test_a_site_that_returns_while_the_server_waits_for_it_is_never_said_to_be_gone(
+    gate: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate.down = pulled(asked())
+    (name,) = pull(gate)
+    gate.down = PullMessagesResponse()
+    superlink = Returning(gate)
+    monkeypatch.setattr(gate, "answer", superlink.answer)
+    del gate.seen[:]
+    with gate.client() as client:
+        response = activate(gate, client, superlink.key)
+    assert (response.status_code, ActivateNodeResponse.FromString(response.content).node_id) == (200, 7)
+    assert gate.came == [ACTIVATE, CONTROL_LIST_NODES, HEARTBEAT]
+    assert pull(gate) == [name], "which it can still answer"
+
+
 def test_a_second_supernode_with_the_same_key_is_refused(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     superlink = Returning(gate)
     monkeypatch.setattr(gate, "answer", superlink.answer)

@@ -27,6 +27,7 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesResponse,
     Reconnect,
 )
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     ConfirmMessageReceivedResponse,
@@ -35,6 +36,7 @@ from flwr.proto.message_pb2 import (
     PushObjectRequest,
     PushObjectResponse,
 )
+from flwr.proto.node_pb2 import Node
 from flwr.serverapp import Grid
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, NodeStatus
 from flwr.supercore.date import now
@@ -73,6 +75,7 @@ __all__ = [
     "ListNodesRequest",
     "ListNodesResponse",
     "ListRunsRequest",
+    "Node",
     "ObjectTree",
     "PullMessagesResponse",
     "PullObjectResponse",
@@ -82,6 +85,7 @@ __all__ = [
     "PushObjectResponse",
     "Reconnect",
     "RunNotRunningException",
+    "SendNodeHeartbeatRequest",
     "bytes_to_public_key",
     "discard_object",
     "get_object_body",

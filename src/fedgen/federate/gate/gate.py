@@ -30,16 +30,19 @@ from fedgen.federate.flower import (
     NOT_ACTIVATED,
     PROTOBUF_MEDIA_TYPE,
     PROTOBUF_REQUEST_TYPES,
+    ActivateNodeResponse,
     ConfirmMessageReceivedRequest,
     ConfirmMessageReceivedResponse,
     DeactivateNodeRequest,
     ListNodesRequest,
     ListNodesResponse,
+    Node,
     PullMessagesResponse,
     PullObjectResponse,
     PushMessagesResponse,
     PushObjectRequest,
     PushObjectResponse,
+    SendNodeHeartbeatRequest,
 )
 from fedgen.federate.gate import connections as gate_connections
 from fedgen.federate.gate import http as gate_http
@@ -233,8 +236,10 @@ class Gate:
     ) -> Response:
         """Activate a site that has returned while SuperLink still waits for its heartbeats, which takes a minute.
 
-        The node is deactivated first, with the site's own signature. Not where the site is still connected from
-        elsewhere: two SuperNodes with one key would take each other's messages.
+        The node is deactivated first, with the site's own signature, so that the server sees the site return. Where
+        the server waits for the site's answer, SuperLink would say that the site is gone, so it gets a heartbeat
+        instead. Not where the site is still connected from elsewhere: two SuperNodes with one key would take each
+        other's messages.
         """
         if self._pool.is_elsewhere(connection):
             reason = "another SuperNode with this site's key is connected"
@@ -244,10 +249,16 @@ class Gate:
             return refused
         for node in ListNodesResponse.FromString(listed.content).nodes_info:
             if node.public_key == request.public_key and node.status == NODE_ONLINE:
-                gone = DeactivateNodeRequest(node_id=node.node_id)
-                await self._forward(head, DEACTIVATE, gone, client)
                 self._write("returned", {"site": head.site})
-                return await self._forward(head, ACTIVATE, request, client)
+                if self._queues[head.site].lost() is None:
+                    await self._forward(head, DEACTIVATE, DeactivateNodeRequest(node_id=node.node_id), client)
+                    return await self._forward(head, ACTIVATE, request, client)
+                beat = SendNodeHeartbeatRequest(
+                    node=Node(node_id=node.node_id), heartbeat_interval=request.heartbeat_interval
+                )
+                there = await self._forward(head, HEARTBEAT, beat, client)
+                content = ActivateNodeResponse(node_id=node.node_id).SerializeToString()
+                return there._replace(content=content) if there.status == 200 else refused
         return refused
 
     async def _deliver_when_complete(
