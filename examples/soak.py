@@ -290,7 +290,12 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds of a round")
     parser.add_argument("--minutes", type=float, default=120.0, help="after which it is stopped")
     parser.add_argument("--folder", type=Path, help="a new folder, which is kept; default: a temporary one")
+    parser.add_argument("--site", type=int, help="be only this one site of the federation in FOLDER (kills.py does it)")
+    parser.add_argument("--address", help="where that federation's server is")
     options = parser.parse_args()
+    if options.site is not None:
+        LightSite(Folders(options.folder), options.address, options.site, 0.0, 0.0).run()
+        return
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary) / "federation"
         found = soak(folder, options.sites, options.rounds, options.failing, options.timeout, options.minutes)

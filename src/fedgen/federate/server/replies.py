@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from fedgen.federate.flower import RunNotRunningException, discard_object
 
 _PATIENCE = 2.0  # seconds to wait for one reply that is being fetched before looking at the others
+_AT_ONCE = 8  # messages whose replies are asked for in one look
 _SWEEP, _MOST_LATE = 10.0, 10_000  # seconds between looks for late replies, and how many are looked for
 # SuperLink cannot be reached, or has ended the run. All other errors concern one site's message only.
 SUPERLINK_ERRORS = (httpx.TransportError, RunNotRunningException)
@@ -46,13 +47,22 @@ class Replies:
         self._fetching: dict[str, _Fetch] = {}  # by the id of the message it replies to
         self._late = _Late(grid)
         self._good: set[str] = set()  # the messages that were answered, and not with an error
+        self._looked: dict[str, int] = {}  # when each message was last asked for
+        self._turn = 0
         self._over: set[str] = set()  # those that SuperLink has an end of: a reply, or an error in its place
 
     def take(self, questions: Iterable[str]) -> list[tuple[str, Message | Exception]]:
-        """The replies to these messages that have arrived, each with its message's id; an exception if not readable."""
+        """The replies to these messages that have arrived, each with its message's id; an exception if not readable.
+
+        Only a few are asked for at a time, in turn: asking for a hundred at once would take SuperLink's time from the
+        sites that are about to reply.
+        """
         found: list[tuple[str, Message | Exception]] = []
         self._late.sweep()
-        for question in questions:
+        turn = sorted(questions, key=lambda question: self._looked.get(question, 0))[:_AT_ONCE]
+        for question in turn:
+            self._turn += 1
+            self._looked[question] = self._turn
             fetch = self._fetching.get(question)
             if fetch is None:
                 fetch = self._fetching[question] = _Fetch(self._grid, question)
@@ -78,6 +88,7 @@ class Replies:
                 _discard(self._grid, question)
             if question not in self._over:
                 self._late.add(question)
+            self._looked.pop(question, None)
         self._good.clear()
         self._over.clear()
 
