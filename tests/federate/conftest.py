@@ -2,6 +2,7 @@
 
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
+from gate_fixture import gate, keys  # noqa: F401 (fixtures)
 
 from fedgen.federate.server import replies
 

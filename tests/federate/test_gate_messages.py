@@ -19,7 +19,6 @@ from fedgen.federate.gate.objects import InvalidObjectError, examine_object, inf
 from fedgen.federate.gate.rules import RequestRefusedError
 from fedgen.federate.journal import Journal
 from fedgen.federate.server.checks import besides_arrays
-from fedgen.federate.server.replies import GateLog
 
 LIMIT = 100_000
 
@@ -343,49 +342,10 @@ def test_networks() -> None:
     assert network_of("fe80::1%eth0") == network_of("fe80::2")
 
 
-@pytest.mark.parametrize("way", ["renamed", "emptied"])
-def test_the_gates_news_survive_that_its_journal_is_begun_anew(way: str, tmp_path: Path) -> None:
-    path = tmp_path / "gate.jsonl"
-    log, journal = GateLog(path), Journal(path)
-    assert log.refused() == []
-    journal.write("refused", status=413, site="a", reason="large", question="q")
-    assert log.refused() == [("a", "large", "q")]
-    journal.write("refused", status=422, site="b", reason="bad " * 50)
-    if way == "renamed":
-        path.rename(tmp_path / "gate.jsonl.1")
-        journal.write("refused", status=413, site="c", reason="new")
-        assert [r.site for r in log.refused()] == ["b", "c"], "also what was still to be read of the old one"
-    else:
-        assert [r.site for r in log.refused()] == ["b"]
-        path.write_bytes(b"")
-        journal.write("refused", status=413, site="c", reason="new")
-        assert [r.site for r in log.refused()] == ["c"]
-    journal.write("refused", status=403, site="d", reason="no strike")
-    with path.open("a") as file:
-        file.write('{"half": ')
-    assert log.refused() == []
-
-
-def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
-    """A disk that was full for a while leaves half a line, with the next one behind it."""
-    path = tmp_path / "gate.jsonl"
-    log, journal = GateLog(path), Journal(path)
-    for half in (b'{"time": 1.0, "eve', b'{"half": 1}\n[4]\n7\n\xff\n\n{"sta\n', b'{"status": 413, "site": "b"}\n'):
-        with path.open("ab") as file:
-            file.write(half)
-        journal.write("refused", status=413, site="a", reason="large")
-        journal.write("refused", status=422, site="c", reason="bad")
-    assert [(r.site, r.reason) for r in log.refused()] == [
-        ("c", "bad"), ("a", "large"), ("c", "bad"), ("b", ""), ("a", "large"), ("c", "bad"),
-    ]  # fmt: skip
-
-
 def test_a_journal_with_a_limit_does_not_fill_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "gate.jsonl"
-    journal, log, found = Journal(path, limit=2000), GateLog(path), []
+    journal = Journal(path, limit=2000)
     for number in range(100):
         journal.write("refused", status=413, site=f"site-{number}", reason="x" * 100)
-        found += [refusal.site for refusal in log.refused()]
-    assert found == [f"site-{number}" for number in range(100)], "and nothing is lost to who reads along"
     assert sorted(p.name for p in tmp_path.iterdir()) in (["gate.jsonl", "gate.jsonl.1"], ["gate.jsonl.1"])
     assert all(p.stat().st_size < 2400 for p in tmp_path.iterdir())

@@ -22,7 +22,8 @@ from fedgen.errors import FedgenError
 from fedgen.federate.apps import error_for_server
 from fedgen.federate.deploy.folders import Folders, write_server
 from fedgen.federate.deploy.keys import make_site_keys
-from fedgen.federate.journal import GATE_JOURNAL, Journal, read_journal
+from fedgen.federate.journal import Journal, read_journal
+from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
 from fedgen.federate.server import exchange, replies
 from fedgen.federate.server.roster import Roster
 from fedgen.federate.server.server import Server
@@ -408,25 +409,20 @@ def test_what_is_no_sites_fault_ends_the_run_at_once(
     assert not [e for e in read_journal(server.journal.path) if e["event"] in ("failed", "refused")]
 
 
-@pytest.mark.parametrize(
-    ("way", "asked"),
-    [(413, lambda message: ""), (413, lambda message: message.metadata.message_id), (422, lambda _: "")],
-)
-def test_what_the_gate_found_too_large_is_a_strike_against_the_site_that_sent_it(
-    way: int, asked: Callable[[Message], str], tmp_path: Path
+@pytest.mark.parametrize("asked", [lambda message: "", lambda message: message.metadata.message_id])
+def test_what_the_gate_refused_is_a_strike_against_the_site_that_sent_it(
+    asked: Callable[[Message], str], tmp_path: Path
 ) -> None:
     setup = small_setup("fedavg", users=3, active=3, rounds=2)
-    gate = Journal(tmp_path / "server" / GATE_JOURNAL)
-    gate.write("refused", status=413, site="site-1", reason="of an earlier run")
+    (tmp_path / "server").mkdir()
+    gate = RefusalWriter(tmp_path / "server" / REFUSALS)
+    gate.add(Refusal("site-1", "of an earlier run", ""))
 
     def too_large(site: int, message: Message, content: RecordDict) -> RecordDict | None:
         if site != 2:
             return content
-        gate.write("refused", status=502, site="site-0", reason="SuperLink does not answer")
-        gate.write("refused", status=413, site="site-1", reason="late", question="a message of another run")
-        gate.write(
-            "refused", status=way, site="site-2", reason="a message of more than 9 bytes", question=asked(message)
-        )
+        gate.add(Refusal("site-1", "late", "a message of another run"))
+        gate.add(Refusal("site-2", "a message of more than 9 bytes", asked(message)))
         return None
 
     server, _ = local_federation(tmp_path, setup, too_large, strikes=1)

@@ -11,11 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.serde import recorddict_to_proto
 from numpy.lib import format as npy
 
 from fedgen.core.contract import Tree
 from fedgen.core.trees import named
+from fedgen.federate.flower import recorddict_to_proto
+from fedgen.federate.text import printable
 
 _HEADER = 256  # bytes that NumPy's format may put before the numbers
 
@@ -104,10 +105,11 @@ def size(content: RecordDict) -> int:
 
 def whole_size(content: RecordDict) -> int:
     """How many bytes a message has in all, names and metrics included."""
-    return int(recorddict_to_proto(content).ByteSize())
+    try:
+        return int(recorddict_to_proto(content).ByteSize())
+    except Exception as error:  # a shape beyond Flower's integers, say, or a name that is no text
+        raise InvalidMessageError(f"it cannot be packed again: {_short(str(error))}") from None
 
 
 def _short(text: str) -> str:
-    """Untrusted text made fit for a log: printable and short."""
-    clean = "".join(c if c.isprintable() else "?" for c in text)
-    return clean if len(clean) <= 80 else clean[:77] + "..."
+    return printable(text, 80)

@@ -17,6 +17,7 @@ from fedgen.errors import FedgenError
 from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.deploy.process_tree import kill, process_tree
 from fedgen.federate.deploy.scripts import PORT_VARIABLE
+from fedgen.federate.flower import OPENS_INTERFACES
 
 _PORTS = range(15_000, 30_000)
 _GRACE = 10.0  # seconds that a process has to exit after SIGTERM
@@ -142,7 +143,8 @@ def _path() -> str:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PATH": _path(), PORT_VARIABLE: str(free_port())}
+    inherited = {name: value for name, value in os.environ.items() if name not in OPENS_INTERFACES}
+    return {**inherited, "PATH": _path(), PORT_VARIABLE: str(free_port())}
 
 
 def _answers(port: int) -> bool:

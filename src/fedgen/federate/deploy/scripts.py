@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedgen.federate.deploy.folders import APP, CONNECTION, Folders
+from fedgen.federate.flower import OPENS_INTERFACES
 from fedgen.files import write_whole
 
 _SUPERNODE = "fedgen.federate.site.supernode"  # a module that does not import JAX, for which a SuperNode has no use
@@ -12,9 +13,9 @@ PORT_VARIABLE = "FEDGEN_PORT"  # the port that a SuperNode listens on; it must d
 _QUIET = """\
 umask 077
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+unset OPENS_INTERFACES
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.2}" FLWR_HOME="$PWD/flower"
 """
-# For a minute after a site was cut off, SuperLink still counts it as connected and refuses a second connection.
 _PERSISTENT = """\
 tries=0 child=
 end() { kill "$child" 2>/dev/null; wait "$child"; exit 0; }
@@ -28,13 +29,13 @@ while :; do
   [ "$code" -eq 0 ] && exit 0
   [ $(($(date +%s) - began)) -gt 300 ] && tries=0
   tries=$((tries + 1))
-  if [ "$tries" -ge "${FEDGEN_TRIES:-10}" ]; then
+  if [ "$tries" -ge "${FEDGEN_TRIES:-20}" ]; then
     echo "start.sh: not connected after $tries tries (the reasons are above); giving up"
     exit "$code"
   fi
-  echo "start.sh: SuperNode ended with code $code. After a crash the server refuses a site for about a minute:" \\
-    "trying again in ${FEDGEN_PAUSE:-10} seconds ($tries of ${FEDGEN_TRIES:-10})"
-  sleep "${FEDGEN_PAUSE:-10}" &
+  echo "start.sh: SuperNode ended with code $code;" \\
+    "trying again in ${FEDGEN_PAUSE:-3} seconds ($tries of ${FEDGEN_TRIES:-20})"
+  sleep "${FEDGEN_PAUSE:-3}" &
   child=$!
   wait "$child"
 done
@@ -107,5 +108,6 @@ def write_scripts(folders: Folders, sites: list[str], endpoints: Endpoints) -> N
 
 def _write(path: Path, what: str, commands: str) -> None:
     start = f'#!/bin/sh\n# {what}\ncd "$(dirname "$0")" || exit 1\n'
-    write_whole(path, (start + _QUIET + textwrap.dedent(commands)).encode())
+    quiet = _QUIET.replace("OPENS_INTERFACES", " ".join(OPENS_INTERFACES))
+    write_whole(path, (start + quiet + textwrap.dedent(commands)).encode())
     path.chmod(0o755)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from fedgen.federate.gate.rules import RequestRefusedError
 
 UNAUTHENTICATED, PER_NETWORK, PER_SITE = 128, 32, 8  # limits; a SuperNode opens about four
+IN_USE = 30.0  # seconds; a SuperNode sends a heartbeat every 27 or less
 
 
 class Connection:
@@ -59,6 +60,12 @@ class ConnectionPool:
         if len(own) >= PER_SITE:
             self._close_oldest(own)
         connection.site = site
+
+    def is_elsewhere(self, connection: Connection) -> bool:
+        """Whether its site has another connection in use: not one of a process that has ended or lost its network."""
+        since = time.monotonic() - IN_USE
+        others = (other for other in self._connections if other.site == connection.site and other is not connection)
+        return any(other.last_active > since for other in others)
 
     def _close_oldest(self, connections: list[Connection]) -> None:
         oldest = min(connections, key=lambda connection: connection.last_active)

@@ -21,22 +21,40 @@ from typing import Any, NamedTuple
 
 import h11
 import httpx
-from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesResponse
-from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
-from flwr.supercore.error import ApiErrorCode
-from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
-from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
+from fedgen.federate.flower import (
+    CONTROL_LIST_NODES,
+    NODE_ONLINE,
+    NOT_ACTIVATED,
+    PROTOBUF_MEDIA_TYPE,
+    PROTOBUF_REQUEST_TYPES,
+    ActivateNodeResponse,
+    ConfirmMessageReceivedRequest,
+    ConfirmMessageReceivedResponse,
+    DeactivateNodeRequest,
+    ListNodesRequest,
+    ListNodesResponse,
+    Node,
+    PullMessagesResponse,
+    PullObjectResponse,
+    PushMessagesResponse,
+    PushObjectRequest,
+    PushObjectResponse,
+    SendNodeHeartbeatRequest,
+)
 from fedgen.federate.gate import connections as gate_connections
 from fedgen.federate.gate import http as gate_http
 from fedgen.federate.gate.connections import Connection, ConnectionPool
 from fedgen.federate.gate.http import HttpConnection, Response
 from fedgen.federate.gate.messages import Incoming, MessageQueue, ServerMessage, message_queues
 from fedgen.federate.gate.rules import (
+    ACTIVATE,
     CONFIRM,
+    DEACTIVATE,
     HEARTBEAT,
+    NOT_AUTHENTICATED,
     PULL_MESSAGE,
     PULL_OBJECT,
     PUSH_MESSAGE,
@@ -47,8 +65,9 @@ from fedgen.federate.gate.rules import (
     Rules,
 )
 from fedgen.federate.journal import GATE_JOURNAL, Journal
+from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
 
-_NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
+_RUN_ENDED = 403  # SuperLink's response where a run is not running
 _TO_SUPERLINK = 64  # connections
 _HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
 _LINES = 60  # refusals written to the journal in a minute, for each site and for all unauthenticated clients together
@@ -69,6 +88,7 @@ class Gate:
         self.journal = Journal(folder / GATE_JOURNAL, limit=_JOURNAL)
         self._rules = Rules(keys)
         self._queues = message_queues(keys, folder / "incoming", max_message)
+        self._refusals = RefusalWriter(folder / REFUSALS)  # for the server, which counts them as strikes
         self._pool = ConnectionPool()
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -153,7 +173,7 @@ class Gate:
                 body = await http.body()
                 queue = self._queues[head.site]
                 queue.bytes_up += http.received - before
-                response, message = await self._handle(queue, head, body, http.received - before, client)
+                response, message = await self._handle(connection, head, body, http.received - before, client)
             except h11.RemoteProtocolError as error:
                 refusal = RequestRefusedError(error.error_status_hint, str(error)[:80])
                 break
@@ -169,14 +189,15 @@ class Gate:
             timeout = _IDLE
         self._note(connection.address, refusal)
         close = (("content-type", "application/json"), ("connection", "close"))
-        why = {"code": _NOT_ACTIVATED, "detail": f"refused by the gate: {refusal.reason}"}  # SuperNode logs it
+        why = {"code": NOT_ACTIVATED, "detail": f"refused by the gate: {refusal.reason}"}  # SuperNode logs it
         await http.respond(Response(refusal.status, json.dumps(why).encode(), close))
         await http.linger()
 
     async def _handle(
-        self, queue: MessageQueue, head: Head, body: bytes, size: int, client: httpx.AsyncClient
+        self, connection: Connection, head: Head, body: bytes, size: int, client: httpx.AsyncClient
     ) -> tuple[Response, ServerMessage | None]:
         """The response to a request of this many bytes, and the server's message that the request is about, if any."""
+        queue = self._queues[head.site]
         try:
             request: Any = PROTOBUF_REQUEST_TYPES["POST", head.target].FromString(body)
         except DecodeError:
@@ -190,14 +211,55 @@ class Gate:
         if head.target == PULL_OBJECT:
             message = queue.message_with(request.object_id)
         if head.target == CONFIRM:
+            # SuperLink would delete the message. It is told when the reply is there: until then a site may lose it.
             message = queue.message(request.message_object_id)
+            if not message.confirmed:
+                message.confirmed = True
+                self._account(queue, "down", message, message.bytes, len(message.objects))
+            return Response(200, ConfirmMessageReceivedResponse().SerializeToString()), message
         response = await self._forward(head, head.target, request, client)
+        if head.target == ACTIVATE and response.status == NOT_AUTHENTICATED:
+            response = await self._take_over(connection, head, request, response, client)
         if head.target == PULL_MESSAGE and response.status == 200:
             message = queue.record_sent(PullMessagesResponse.FromString(response.content))
-        if head.target == CONFIRM and response.status == 200 and message is not None and not message.confirmed:
-            message.confirmed = True
-            self._account(queue, "down", message, message.bytes, len(message.objects))
+            if message is None and (message := queue.lost()) is not None:
+                response = response._replace(content=message.offer_again().SerializeToString())
+        elif head.target == PULL_OBJECT and response.status == 200 and message is not None:
+            # The server has given it up.
+            message.dropped |= not PullObjectResponse.FromString(response.content).object_found
+        elif response.status == _RUN_ENDED and hasattr(request, "run_id"):
+            queue.drop_run(request.run_id)
         return response, message
+
+    async def _take_over(
+        self, connection: Connection, head: Head, request: Any, refused: Response, client: httpx.AsyncClient
+    ) -> Response:
+        """Activate a site that has returned while SuperLink still waits for its heartbeats, which takes a minute.
+
+        The node is deactivated first, with the site's own signature, so that the server sees the site return. Where
+        the server waits for the site's answer, SuperLink would say that the site is gone, so it gets a heartbeat
+        instead. Not where the site is still connected from elsewhere: two SuperNodes with one key would take each
+        other's messages.
+        """
+        if self._pool.is_elsewhere(connection):
+            reason = "another SuperNode with this site's key is connected"
+            raise RequestRefusedError(NOT_AUTHENTICATED, reason, head.site)
+        listed = await self._forward(head, CONTROL_LIST_NODES, ListNodesRequest(), client)
+        if listed.status != 200:
+            return refused
+        for node in ListNodesResponse.FromString(listed.content).nodes_info:
+            if node.public_key == request.public_key and node.status == NODE_ONLINE:
+                self._write("returned", {"site": head.site})
+                if self._queues[head.site].lost() is None:
+                    await self._forward(head, DEACTIVATE, DeactivateNodeRequest(node_id=node.node_id), client)
+                    return await self._forward(head, ACTIVATE, request, client)
+                beat = SendNodeHeartbeatRequest(
+                    node=Node(node_id=node.node_id), heartbeat_interval=request.heartbeat_interval
+                )
+                there = await self._forward(head, HEARTBEAT, beat, client)
+                content = ActivateNodeResponse(node_id=node.node_id).SerializeToString()
+                return there._replace(content=content) if there.status == 200 else refused
+        return refused
 
     async def _deliver_when_complete(
         self, queue: MessageQueue, incoming: Incoming, head: Head, client: httpx.AsyncClient
@@ -217,9 +279,10 @@ class Gate:
             if response.status != 200:
                 return response
             opened = PushMessagesResponse.FromString(response.content)
+            pushed_by = incoming.request.node
             for name in opened.objects_to_push:
                 pushed = PushObjectRequest(
-                    node=incoming.request.node,
+                    node=pushed_by,
                     run_id=incoming.request.messages_list[0].metadata.run_id,
                     object_id=name,
                     object_content=incoming.content(name),
@@ -228,6 +291,10 @@ class Gate:
                 response = await self._forward(head, PUSH_OBJECT, pushed, client)
                 if response.status != 200 or not PushObjectResponse.FromString(response.content).stored:
                     return response
+            question = ConfirmMessageReceivedRequest(
+                node=pushed_by, run_id=incoming.reply_to.run_id, message_object_id=incoming.reply_to_id
+            )
+            await self._forward(head, CONFIRM, question, client)
             queue.finish(incoming)
             self._account(queue, "up", incoming.reply_to, incoming.bytes, len(incoming.announced))
             return Response(200, PushObjectResponse(stored=True).SerializeToString())
@@ -272,6 +339,9 @@ class Gate:
             if refusal.question:
                 about["question"] = refusal.question
             self._write("refused", {"status": refusal.status, "reason": refusal.reason, **about})
+            if refusal.status in STRIKE_STATUSES and refusal.site:
+                with contextlib.suppress(OSError):
+                    self._refusals.add(Refusal(refusal.site, refusal.reason, refusal.question))
 
     def _write(self, event: str, about: Mapping[str, Any]) -> None:
         """Log an event; where the disk is full or no file can be opened, only that line is lost."""

@@ -5,7 +5,8 @@ import contextlib
 from typing import NamedTuple
 
 import h11
-from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+
+from fedgen.federate.flower import PROTOBUF_MEDIA_TYPE
 
 _HEAD = 16 << 10  # bytes of a request before its body
 _BODY = 120.0  # seconds that a body may take, in either direction

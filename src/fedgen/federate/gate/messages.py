@@ -8,19 +8,26 @@ import asyncio
 import re
 import secrets
 import shutil
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest, PushMessagesResponse, Reconnect
-from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
-
+from fedgen.federate.flower import (
+    SUPERLINK_NODE_ID,
+    ObjectTree,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+    PushObjectRequest,
+    Reconnect,
+)
 from fedgen.federate.gate.objects import CHUNK, InvalidObjectError, Piece, examine_object, inflated_size
 from fedgen.federate.gate.rules import NOT_IN_ORDER, TOO_LARGE, RequestRefusedError
 
 _OPEN_MESSAGES = 64  # that one site may have open; Flower hands out one at a time
+_OFFERS = 3  # how often a site gets the same message; a fault of the message itself must not become an endless loop
 RECORDS = (
     1 << 20
 )  # most bytes of a message besides the numbers in its arrays: unpacked, they take several times as many
@@ -31,11 +38,29 @@ class ServerMessage:
     """A message from the server that a site has begun to fetch."""
 
     def __init__(self, message: Any, tree: ObjectTree) -> None:
+        self._message, self._tree = message, tree
         about = message.metadata
+        self._expires = about.created_at + about.ttl  # by the clock of this machine, on which the server app runs
+        self._offers = 1
+        self.dropped = False  # there will be no answer to it, so it is not offered again
         self.about = {"run": str(about.run_id), "kind": about.message_type, "round": about.group_id}
         self.objects = set(_children_of(tree))
         self.bytes = 0  # on the wire, so far
         self.confirmed = False  # the site has acknowledged all of it
+
+    @property
+    def run_id(self) -> int:
+        """The run that it belongs to, as Flower numbers runs."""
+        return int(self._message.metadata.run_id)
+
+    def may_be_offered_again(self) -> bool:
+        """Whether the site may still answer it in time; one that it failed at several times is left alone."""
+        return not self.dropped and self._offers < _OFFERS and time.time() < self._expires
+
+    def offer_again(self) -> PullMessagesResponse:
+        """The message once more, as SuperLink handed it out."""
+        self._offers += 1
+        return PullMessagesResponse(messages_list=[self._message], message_object_trees=[self._tree])
 
 
 class Incoming:
@@ -107,10 +132,28 @@ class MessageQueue:
         """Remember the message that a site gets, so that the site may fetch its objects and reply to it."""
         found = None
         for message, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+            for older in self._sent.values():
+                older.dropped = True  # the server asks again only when it expects no answer to it any more
             found = self._sent[message.metadata.message_id] = ServerMessage(message, tree)
         while len(self._sent) > _OPEN_MESSAGES:
             self._sent.popitem(last=False)
         return found
+
+    def lost(self) -> ServerMessage | None:
+        """A message that the site has lost: a SuperNode that asks for messages has none that it still has to answer.
+
+        Either our response did not arrive, or the SuperNode was restarted, or its reply was lost on the way.
+        """
+        for message in reversed(self._sent.values()):
+            if message.may_be_offered_again():
+                return message
+        return None
+
+    def drop_run(self, run_id: int) -> None:
+        """A run has ended: its messages are not offered again."""
+        for message in self._sent.values():
+            if message.run_id == run_id:
+                message.dropped = True
 
     def message_with(self, object_id: str) -> ServerMessage:
         """The message that an object belongs to, among those for this site."""
@@ -171,6 +214,7 @@ class MessageQueue:
                 (incoming.folder / name).write_bytes(request.object_content)
             except (InvalidObjectError, RequestRefusedError, OSError) as error:
                 incoming.refusal = self._refusal(error, incoming.reply_to_id)
+                incoming.reply_to.dropped = True  # asked again, it would send the same again
                 shutil.rmtree(incoming.folder, ignore_errors=True)
         if incoming.refusal is not None:
             raise incoming.refusal

@@ -10,12 +10,13 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from flwr.supercore.inflatable.inflatable_object import (
+from fedgen.federate.flower import (
     get_object_body,
     get_object_head_values_from_object_content,
     get_object_id,
+    inflatable_class_registry,
+    validate_object_content,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry, validate_object_content
 
 CHUNK = "ArrayChunk"
 # Which types of children each type of object may have. There is no cycle, so no object can contain itself.

@@ -12,14 +12,23 @@ from typing import NamedTuple
 
 import h11
 from cryptography.exceptions import UnsupportedAlgorithm
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.date import now
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
-PUSH_MESSAGE, PUSH_OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
-PULL_MESSAGE, PULL_OBJECT = "/v1/fleet/pull-messages", "/v1/fleet/pull-object"
-CONFIRM, HEARTBEAT = "/v1/fleet/confirm-message-received", "/v1/fleet/send-node-heartbeat"
+from fedgen.federate.flower import (
+    FLEET,
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    bytes_to_public_key,
+    now,
+    verify_signature,
+)
+
+PUSH_MESSAGE, PUSH_OBJECT = FLEET + "push-messages", FLEET + "push-object"
+PULL_MESSAGE, PULL_OBJECT = FLEET + "pull-messages", FLEET + "pull-object"
+CONFIRM, HEARTBEAT = FLEET + "confirm-message-received", FLEET + "send-node-heartbeat"
+ACTIVATE, DEACTIVATE = FLEET + "activate-node", FLEET + "deactivate-node"
 # What a SuperNode with a registered key requests; registering itself is only for federations without keys.
 TARGETS = frozenset(
     {
@@ -29,14 +38,14 @@ TARGETS = frozenset(
         PULL_OBJECT,
         CONFIRM,
         HEARTBEAT,
-        "/v1/fleet/activate-node",
-        "/v1/fleet/deactivate-node",
-        "/v1/fleet/get-run",
-        "/v1/fleet/get-fab",
+        ACTIVATE,
+        DEACTIVATE,
+        FLEET + "get-run",
+        FLEET + "get-fab",
     }
 )
 STRIKE_STATUSES = TOO_LARGE, NOT_IN_ORDER = 413, 422  # statuses that the server counts as strikes against the site
-_NOT_AUTHENTICATED = 412  # as SuperLink answers an unknown key; after 401 a SuperNode exits without a message
+NOT_AUTHENTICATED = 412  # as SuperLink answers an unknown key; after 401 a SuperNode exits without a message
 _BODY = 1 << 20  # most bytes of a request without arrays
 _OBJECT = 6 << 20  # most bytes of one with arrays: Flower sends chunks of 5 MiB, one in each request
 
@@ -90,14 +99,14 @@ class Rules:
             signed_at = headers[TIMESTAMP_HEADER]
             if key not in self._names:
                 raise RequestRefusedError(
-                    _NOT_AUTHENTICATED, "the key is not registered: it is not in the server's folder keys"
+                    NOT_AUTHENTICATED, "the key is not registered: it is not in the server's folder keys"
                 )
             age = (now() - datetime.datetime.fromisoformat(signed_at)).total_seconds()
             in_time = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
             if in_time and verify_signature(bytes_to_public_key(key), signed_at.encode(), signature):
                 return self._names[key]
         except (KeyError, ValueError, TypeError, binascii.Error, UnsupportedAlgorithm):
-            raise RequestRefusedError(_NOT_AUTHENTICATED, "the request is not signed by a site") from None
+            raise RequestRefusedError(NOT_AUTHENTICATED, "the request is not signed by a site") from None
         raise RequestRefusedError(
-            _NOT_AUTHENTICATED, f"the signature is not that of {self._names[key]}, or the site's clock is wrong"
+            NOT_AUTHENTICATED, f"the signature is not that of {self._names[key]}, or the site's clock is wrong"
         )

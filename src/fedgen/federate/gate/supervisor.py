@@ -2,16 +2,22 @@
 
 import asyncio
 import contextlib
+import ctypes
+import os
 import signal
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy.keys import public_keys
+from fedgen.federate.flower import OPENS_INTERFACES
 from fedgen.federate.gate.gate import Address, Gate
 from fedgen.federate.settings import ServerSettings, read_settings
 
 _START, _STOP = 300.0, 10.0  # seconds that SuperLink has to start answering, and to exit
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
 
 def parse_address(text: str) -> Address:
@@ -35,7 +41,7 @@ async def _supervise(gate: Gate, listen: Address, superlink: Address, command: l
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
-        process = await asyncio.create_subprocess_exec(*command)
+        process = await asyncio.create_subprocess_exec(*command, env=_environment(), preexec_fn=_end_with(os.getpid()))
     except OSError as error:
         raise FedgenError(f"{command[0]} cannot be started: {error.strerror}") from error
     ends = [asyncio.create_task(process.wait()), asyncio.create_task(stop.wait())]
@@ -57,6 +63,27 @@ async def _supervise(gate: Gate, listen: Address, superlink: Address, command: l
         except TimeoutError:
             process.kill()
             await ends[0]
+
+
+def _environment() -> dict[str, str]:
+    """SuperLink's environment: ours, without what would open further interfaces to the network."""
+    return {name: value for name, value in os.environ.items() if name not in OPENS_INTERFACES}
+
+
+def _end_with(parent: int) -> Callable[[], None]:
+    """What a new process calls to be terminated when its parent ends in any way, by SIGKILL too; on Linux only.
+
+    Without its gate SuperLink would keep its port, and the next start of superlink.sh would fail.
+    """
+    library = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+    def call() -> None:
+        if library is not None:
+            library.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # it has ended already
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    return call
 
 
 async def _serve_when_up(gate: Gate, listen: Address, superlink: Address) -> None:

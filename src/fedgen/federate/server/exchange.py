@@ -11,9 +11,11 @@ from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
 from fedgen.federate.journal import Journal
-from fedgen.federate.server.replies import GateLog, Replies, SendError, send
+from fedgen.federate.refusals import RefusalReader
+from fedgen.federate.server.replies import Replies, SendError, send
 from fedgen.federate.server.roster import Roster, wait_until
 from fedgen.federate.settings import ServerSettings
+from fedgen.federate.text import harmless
 from fedgen.federate.wire import InvalidMessageError
 
 # Seconds that a message stays valid beyond the round's timeout, which starts only when all are sent: Flower must still
@@ -26,7 +28,7 @@ class Exchange:
     """The server's messages to its sites. A site that fails or misbehaves costs its own reply and nothing else."""
 
     def __init__(
-        self, grid: Grid, settings: ServerSettings, journal: Journal, keys: Mapping[str, bytes], gate: GateLog
+        self, grid: Grid, settings: ServerSettings, journal: Journal, keys: Mapping[str, bytes], gate: RefusalReader
     ) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
         self._replies, self._gate = Replies(grid), gate
@@ -141,10 +143,11 @@ class Exchange:
         return True
 
     def _failed(self, site: int, number: int, reason: str) -> None:
-        self._journal.write("failed", round=number, site=self.roster.name(site), reason=reason[:300])
+        self._journal.write("failed", round=number, site=self.roster.name(site), reason=harmless(reason))
 
     def _strike(self, site: int, number: int, reason: str) -> None:
         name = self.roster.name(site)
+        reason = harmless(reason)
         strikes = self.strikes[name] = self.strikes.get(name, 0) + 1
         self._journal.write("refused", round=number, site=name, reason=reason, strikes=strikes)
         if strikes == self._settings.strikes:

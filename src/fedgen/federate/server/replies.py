@@ -1,21 +1,19 @@
-"""Sending messages to sites, fetching their replies, and learning from the gate which replies it refused."""
+"""Sending messages to sites, and fetching their replies."""
 
-import json
-import os
+import contextlib
 import threading
+import time
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.supercore.run import RunNotRunningException
 
-from fedgen.federate.gate.rules import STRIKE_STATUSES
-from fedgen.federate.journal import rotated
+from fedgen.federate.flower import RunNotRunningException, discard_object
 
 _PATIENCE = 2.0  # seconds to wait for one reply that is being fetched before looking at the others
+_AT_ONCE = 8  # messages whose replies are asked for in one look
+_SWEEP, _MOST_LATE = 10.0, 10_000  # seconds between looks for late replies, and how many are looked for
 # SuperLink cannot be reached, or has ended the run. All other errors concern one site's message only.
 SUPERLINK_ERRORS = (httpx.TransportError, RunNotRunningException)
 
@@ -47,24 +45,92 @@ class Replies:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._fetching: dict[str, _Fetch] = {}  # by the id of the message it replies to
+        self._late = _Late(grid)
+        self._good: set[str] = set()  # the messages that were answered, and not with an error
+        self._looked: dict[str, int] = {}  # when each message was last asked for
+        self._turn = 0
+        self._over: set[str] = set()  # those that SuperLink has an end of: a reply, or an error in its place
 
     def take(self, questions: Iterable[str]) -> list[tuple[str, Message | Exception]]:
-        """The replies to these messages that have arrived, each with its message's id; an exception if not readable."""
+        """The replies to these messages that have arrived, each with its message's id; an exception if not readable.
+
+        Only a few are asked for at a time, in turn: asking for a hundred at once would take SuperLink's time from the
+        sites that are about to reply.
+        """
         found: list[tuple[str, Message | Exception]] = []
-        for question in questions:
+        self._late.sweep()
+        turn = sorted(questions, key=lambda question: self._looked.get(question, 0))[:_AT_ONCE]
+        for question in turn:
+            self._turn += 1
+            self._looked[question] = self._turn
             fetch = self._fetching.get(question)
             if fetch is None:
                 fetch = self._fetching[question] = _Fetch(self._grid, question)
                 fetch.start()
                 fetch.join(_PATIENCE)
             if not fetch.is_alive():
-                found += [(question, reply) for reply in self._fetching.pop(question).replies()]
+                replies = self._fetching.pop(question).replies()
+                found += [(question, reply) for reply in replies]
+                if replies:
+                    self._over.add(question)
+                if any(isinstance(reply, Message) and not reply.has_error() for reply in replies):
+                    self._good.add(question)
         return found
 
     def forget(self, questions: Iterable[str]) -> None:
-        """Forget these messages; a reply that is still being fetched is dropped when its thread ends."""
+        """Forget these messages, also at SuperLink; a reply that is still being fetched is dropped when it comes.
+
+        SuperLink keeps a message until the site has fetched it, and a reply until the server has, or the run has ended.
+        """
         for question in questions:
             self._fetching.pop(question, None)
+            if question not in self._good:
+                _discard(self._grid, question)
+            if question not in self._over:
+                self._late.add(question)
+            self._looked.pop(question, None)
+        self._good.clear()
+        self._over.clear()
+
+
+class _Late:
+    """Messages that nobody waits for any more: their replies are fetched and thrown away, so that SuperLink is rid of
+    them. After its time to live, SuperLink answers a message with an error, which is an end, too."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._questions: dict[str, None] = {}
+        self._sweeping: threading.Thread | None = None
+        self._next = 0.0
+
+    def add(self, question: str) -> None:
+        self._questions[question] = None
+        while len(self._questions) > _MOST_LATE:
+            del self._questions[next(iter(self._questions))]
+
+    def sweep(self) -> None:
+        """Look for late replies now and then, in a thread of its own."""
+        if not self._questions or time.monotonic() < self._next or (self._sweeping and self._sweeping.is_alive()):
+            return
+        self._next = time.monotonic() + _SWEEP
+        self._sweeping = threading.Thread(target=self._fetch_all, args=[list(self._questions)], daemon=True)
+        self._sweeping.start()
+
+    def _fetch_all(self, questions: list[str]) -> None:
+        for question in questions:
+            # Whatever is wrong concerns nobody; it is tried again.
+            with contextlib.suppress(Exception):
+                if list(self._grid.pull_messages([question])):
+                    self._questions.pop(question, None)
+
+
+def _discard(grid: Grid, question: str) -> None:
+    try:
+        discard_object(grid, question)
+    except SUPERLINK_ERRORS:
+        raise
+    except Exception:
+        return  # it only takes up space, until the run ends
 
 
 class _Fetch(threading.Thread):
@@ -87,57 +153,3 @@ class _Fetch(threading.Thread):
         if self._ended is not None:
             raise self._ended
         return self._replies
-
-
-class Refusal(NamedTuple):
-    """A reply that the gate refused."""
-
-    site: str
-    reason: str
-    question: str  # the id of the message that it replied to; empty: the gate does not know it
-
-
-class GateLog:
-    """Follows the gate's journal: which replies it has refused since the last look, and why.
-
-    After a rotation the rest of the old file is read first.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file, self._seen = 0, 0  # the file's inode, and how far it was read
-        self._lines()
-
-    def refused(self) -> list[Refusal]:
-        """The replies that were too large or not valid, since the last call."""
-        events = [e for e in map(_parsed, self._lines()) if e.get("status") in STRIKE_STATUSES and e.get("site")]
-        return [Refusal(e["site"], e.get("reason", ""), e.get("question", "")) for e in events]
-
-    def _lines(self) -> list[bytes]:
-        """The complete lines that were not read yet."""
-        found: list[bytes] = []
-        for path in (rotated(self._path), self._path):
-            try:
-                with path.open("rb") as file:
-                    about = os.fstat(file.fileno())
-                    if about.st_ino != self._file:
-                        if path != self._path:
-                            continue  # an older file, which was read to its end
-                        self._file, self._seen = about.st_ino, 0
-                    file.seek(self._seen if about.st_size >= self._seen else 0)  # the file may have been truncated
-                    start, some = file.tell(), file.read()
-            except FileNotFoundError:
-                continue
-            whole = some[: some.rfind(b"\n") + 1]
-            self._seen = start + len(whole)
-            found += whole.splitlines()
-        return found
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    """An event; empty where the line is not one, as when the disk was full and only a part was written."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return {}
-    return event if isinstance(event, dict) else {}

@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from fedgen.federate.journal import Journal
 from fedgen.federate.server.replies import Replies, SendError, send
 from fedgen.federate.settings import ServerSettings
+from fedgen.federate.text import harmless
 from fedgen.federate.wire import InvalidMessageError, field, records
 
 
@@ -93,7 +94,7 @@ class Roster:
                     raise InvalidMessageError(f"it failed: {reply.error.reason[:300]}")
                 self._assign(node_id, field(records(reply, {"site": ConfigRecord})["site"], "name", str))
             except InvalidMessageError as error:
-                self._journal.write("stranger", node=str(node_id), reason=str(error))
+                self._journal.write("stranger", node=str(node_id), reason=harmless(str(error)))
                 if isinstance(reply, Exception) or not reply.has_error():
                     self._strangers.add(node_id)
 
@@ -102,7 +103,7 @@ class Roster:
             self._site_of[node_id] = self._settings.sites.index(name)
         else:
             self._strangers.add(node_id)
-            self._journal.write("stranger", node=str(node_id), reason=f"its name is {name[:40]!r}")
+            self._journal.write("stranger", node=str(node_id), reason=harmless(f"its name is {name[:40]!r}"))
 
 
 def wait_until(deadline: float, pause: float) -> bool:

@@ -28,11 +28,11 @@ from fedgen.federate import wire
 from fedgen.federate.deploy.keys import public_keys
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.gate.messages import RECORDS
-from fedgen.federate.journal import GATE_JOURNAL, Journal
+from fedgen.federate.journal import Journal
 from fedgen.federate.plan import Plan
+from fedgen.federate.refusals import REFUSALS, RefusalReader
 from fedgen.federate.server.checks import besides_arrays, checked_score, checked_update, largest_update
 from fedgen.federate.server.exchange import Exchange
-from fedgen.federate.server.replies import GateLog
 from fedgen.federate.settings import AppSettings, ServerSettings, read_settings
 from fedgen.federate.site.data import checked_samples, checked_shape
 from fedgen.runs.checkpoint import save_tree
@@ -94,7 +94,7 @@ class Server:
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
         self.run_folder.write_data(self.shared.task.form)
         self.journal = journal
-        keys, gate = public_keys(folder / "keys"), GateLog(folder / GATE_JOURNAL)
+        keys, gate = public_keys(folder / "keys"), RefusalReader(folder / REFUSALS)
         self.exchange = Exchange(grid, self.settings, self.journal, keys, gate)
         self.records: list[Record] = []
 

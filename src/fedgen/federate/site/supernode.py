@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from flwr.supernode.cli import flower_supernode
+from fedgen.federate.flower import supernode_command
 
 
 def run_and_exit(command: Callable[[], None]) -> NoReturn:
@@ -36,4 +36,4 @@ def run_and_exit(command: Callable[[], None]) -> NoReturn:
 
 if __name__ == "__main__":
     sys.argv[0] = "flower-supernode"  # Flower looks at its name
-    run_and_exit(flower_supernode)
+    run_and_exit(supernode_command())
