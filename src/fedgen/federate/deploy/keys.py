@@ -4,9 +4,11 @@ Flower needs a server certificate with its hosts as subject alternative names, a
 sites. Files with private keys are created readable by their owner only.
 """
 
+import contextlib
 import datetime
 import ipaddress
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,6 +96,16 @@ def public_keys(folder: Path) -> dict[str, bytes]:
             raise FedgenError(f"{path} cannot be read: {error}") from error
         found[path.stem] = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return found
+
+
+def key_files(paths: Iterable[Path]) -> tuple[tuple[str, int, int, int], ...]:
+    """What changes when one of these files is written, replaced or removed."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            about = path.stat()
+            found.append((path.name, about.st_ino, about.st_mtime_ns, about.st_size))
+    return tuple(found)
 
 
 def write_private(path: Path, content: bytes) -> None:
