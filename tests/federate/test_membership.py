@@ -100,7 +100,8 @@ def test_who_cannot_join_is_told_and_the_run_goes_on(tmp_path: Path) -> None:
 def test_which_algorithms_depend_on_the_number_of_users(name: str) -> None:
     setup = small_setup(name)
     task: Task = setup.task
-    fixed = name in ("fedensemble", "scaffold", "feddyn")  # each user's model, or means over all users, at the server
+    # Their servers keep each user's model, or means over all users (class moments: FedDyn's).
+    fixed = name in ("fedensemble", "scaffold", "feddyn", "fedmoments")
     assert Plan(setup.config, task).depends_on_users() is fixed
 
 

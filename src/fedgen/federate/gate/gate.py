@@ -29,6 +29,7 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
+from fedgen.federate.deploy.keys import key_files, public_keys
 from fedgen.federate.gate import connections as gate_connections
 from fedgen.federate.gate import http as gate_http
 from fedgen.federate.gate.connections import Connection, ConnectionPool
@@ -51,6 +52,7 @@ from fedgen.federate.journal import GATE_JOURNAL, Journal
 _NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
 _TO_SUPERLINK = 64  # connections
 _HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
+_KEYS_EVERY = 1.0  # seconds between looks at the folder of keys
 _LINES = 60  # refusals written to the journal in a minute, for each site and for all unauthenticated clients together
 _JOURNAL = 16 << 20  # bytes after which the journal is rotated
 
@@ -67,6 +69,8 @@ class Gate:
 
     def __init__(self, folder: Path, keys: Mapping[str, bytes], max_message: int, superlink: Address) -> None:
         self.journal = Journal(folder / GATE_JOURNAL, limit=_JOURNAL)
+        self._folder, self._max_message = folder, max_message
+        self._keys, self._key_files, self._keys_due = keys, watched_keys(folder), 0.0
         self._rules = Rules(keys)
         self._queues = message_queues(keys, folder / "incoming", max_message)
         self._pool = ConnectionPool()
@@ -89,9 +93,7 @@ class Gate:
             listener = socket.create_server(listen, family=family, backlog=128)
         except OSError as error:
             raise FedgenError(f"the gate cannot listen on {listen.host}:{listen.port}: {error.strerror}") from error
-        _allow_files(
-            gate_connections.UNAUTHENTICATED + gate_connections.PER_SITE * len(self._queues) + _TO_SUPERLINK + 64
-        )
+        _allow_files(len(self._queues))
         limits = httpx.Limits(max_connections=_TO_SUPERLINK, max_keepalive_connections=16)
         client = httpx.AsyncClient(verify=self._trusted, trust_env=False, timeout=60, limits=limits)
         self.journal.write("open", address=f"{listen.host}:{listener.getsockname()[1]}")
@@ -148,10 +150,11 @@ class Gate:
                     request = await http.next_event()
                 if not isinstance(request, h11.Request):
                     return
+                self._take_up_keys()
                 head = self._rules.examine(request)
+                queue = self._queues[head.site]
                 self._pool.authenticate(connection, head.site)
                 body = await http.body()
-                queue = self._queues[head.site]
                 queue.bytes_up += http.received - before
                 response, message = await self._handle(queue, head, body, http.received - before, client)
             except h11.RemoteProtocolError as error:
@@ -172,6 +175,29 @@ class Gate:
         why = {"code": _NOT_ACTIVATED, "detail": f"refused by the gate: {refusal.reason}"}  # SuperNode logs it
         await http.respond(Response(refusal.status, json.dumps(why).encode(), close))
         await http.linger()
+
+    def _take_up_keys(self) -> None:
+        """Use the keys that are in the folder now: a site that was added is let in, and one that was removed is not."""
+        if time.monotonic() < self._keys_due:
+            return
+        self._keys_due = time.monotonic() + _KEYS_EVERY
+        if (files := watched_keys(self._folder)) == self._key_files:
+            return
+        self._key_files, folder = files, self._folder / "keys"
+        try:
+            keys = public_keys(folder)
+        except FedgenError as error:  # whoever was removed is refused all the same
+            self._write("unreadable", {"reason": str(error)})
+            keys = {name: key for name, key in self._keys.items() if (folder / f"{name}.pub").exists()}
+        new, gone = sorted(keys.keys() - self._keys.keys()), sorted(self._keys.keys() - keys.keys())
+        replaced = sorted(name for name in keys if self._keys.get(name, keys[name]) != keys[name])
+        self._keys, self._rules = keys, Rules(keys)
+        for name in gone:
+            self._queues.pop(name).clear()
+        for name in new:
+            self._queues[name] = MessageQueue(name, self._folder / "incoming" / name, self._max_message)
+        _allow_files(len(self._queues))
+        self._write("keys", {"added": new, "removed": gone, "replaced": replaced})
 
     async def _handle(
         self, queue: MessageQueue, head: Head, body: bytes, size: int, client: httpx.AsyncClient
@@ -288,8 +314,14 @@ def _reset_when_closed(connection: socket.socket, reset: bool) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", int(reset), 0))
 
 
-def _allow_files(needed: int) -> None:
+def watched_keys(folder: Path) -> tuple[object, ...]:
+    """What changes when a key in the server's folder is added, replaced or removed."""
+    return key_files(sorted((folder / "keys").glob("*.pub")))
+
+
+def _allow_files(sites: int) -> None:
     """Raise the limit of open files to what all connections need, as far as the system allows."""
+    needed = gate_connections.UNAUTHENTICATED + gate_connections.PER_SITE * sites + _TO_SUPERLINK + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
