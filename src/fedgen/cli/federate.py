@@ -1,4 +1,4 @@
-"""The command line for federations: `fedgen federate demo`, `init` and `gate`."""
+"""The command line for federations: `fedgen federate demo`, `init` and `gate`; the others are in `federate_life`."""
 
 import os
 from datetime import datetime
@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedgen.cli import federate_life
 from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
 from fedgen.config import checked, parse_setting, resolve
@@ -196,6 +197,13 @@ def gate(
 
     raise_again()
     raise typer.Exit(open_gate(folder, parse_address(listen), parse_address(superlink), command))
+
+
+for _command in (
+    federate_life.add_site, federate_life.remove_site, federate_life.rotate_key, federate_life.renew_certificate,
+    federate_life.register, federate_life.status, federate_life.doctor,
+):  # fmt: skip
+    app.command()(_command)
 
 
 def flower_is_installed() -> None:
