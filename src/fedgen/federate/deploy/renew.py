@@ -47,7 +47,7 @@ def renew_certificate(folders: Folders, authority: Path) -> Renewed:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != root.public_key():
         raise FedgenError(f"{authority / 'ca.key'} is not the key of {authority / 'ca.crt'}")
     content = renewed_certificate(Authority(key, root), old)
-    kept = path.with_name(f"server.crt.until-{old.not_valid_after_utc:%Y-%m-%d}")
+    kept = path.with_name(f"server.crt.until-{old.not_valid_after_utc:%Y-%m-%d-%H%M%S}")
     write_whole(kept, path.read_bytes())
     write_whole(path, content)
     return Renewed(old.not_valid_after_utc, x509.load_pem_x509_certificate(content).not_valid_after_utc, kept)
