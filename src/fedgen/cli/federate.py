@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgen.cli import federate_life
+from fedgen.cli.flower import flower_is_installed
 from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
 from fedgen.config import checked, parse_setting, resolve
@@ -204,16 +205,6 @@ for _command in (
     federate_life.register, federate_life.status, federate_life.doctor,
 ):  # fmt: skip
     app.command()(_command)
-
-
-def flower_is_installed() -> None:
-    """Say how to install Flower where it is not."""
-    try:
-        import fedgen.federate.wire  # noqa: F401 (only whether it can be imported)
-    except ModuleNotFoundError as error:
-        raise FedgenError(
-            f"a federation needs Flower ({error.name} is not installed): pip install '.[flower]' in FedGen's folder"
-        ) from None
 
 
 class _Display:

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedgen.cli.flower import flower_is_installed
 from fedgen.cli.interrupts import raise_again
 from fedgen.errors import FedgenError
 
@@ -37,6 +38,7 @@ def add_site(folder: Root, name: Site, public_key: OwnKey = None) -> None:
     Writes the new site's folder, ready to be sent to it, and lets it in. A site that was removed before comes back under
     its old number. Run this at the server.
     """
+    flower_is_installed()
     from fedgen.federate.deploy.folders import existing_federation
     from fedgen.federate.deploy.members import add_site
 
@@ -58,6 +60,7 @@ def remove_site(folder: Root, name: Site) -> None:
     What its updates have changed in the model so far stays. `add-site` brings it back, with another key. Run this at the
     server.
     """
+    flower_is_installed()
     from fedgen.federate.deploy.folders import existing_federation
     from fedgen.federate.deploy.members import remove_site
 
@@ -74,6 +77,7 @@ def rotate_key(folder: Root, name: Site, public_key: OwnKey = None) -> None:
     Run this at the server. Until the site has its new key in place as site.key, and start.sh is started again, the site
     is not connected.
     """
+    flower_is_installed()
     from fedgen.federate.deploy.folders import existing_federation
     from fedgen.federate.deploy.members import rotate_key
 
@@ -97,6 +101,7 @@ def renew_certificate(
 
     Run this where the authority's key is kept. The old certificate is kept beside the new one; sites need nothing new.
     """
+    flower_is_installed()
     from fedgen.federate.deploy.folders import Folders
     from fedgen.federate.deploy.renew import renew_certificate
 
@@ -112,6 +117,7 @@ def register(folder: Root) -> None:
 
     SuperLink must run. `server/register.sh` calls this; what is registered already stays.
     """
+    flower_is_installed()
     from fedgen.federate.deploy.folders import existing_federation
     from fedgen.federate.deploy.superlink import register_keys
 
@@ -132,6 +138,7 @@ def status(
     `up` and `down` are bytes on the wire, as the gate counts them. `refused` are answers that failed a check; with too
     many of them a site is excluded.
     """
+    flower_is_installed()
     from fedgen.federate.deploy.folders import existing_federation
     from fedgen.federate.server.status import Status
 
@@ -162,6 +169,7 @@ def doctor(
     Versions, key, name, port, certificate, clock, whether the server knows the key, data, labels and model. Nothing is
     changed, and no data is sent. The exit code is 1 if something is wrong.
     """
+    flower_is_installed()
     from fedgen.federate.site.doctor import examine
 
     raise_again()

@@ -103,5 +103,7 @@ def _count(folders: Folders, users: int) -> None:
     """Count another site in config.toml, for the runs to come; where all sites are active, it is, too."""
     path = folders.app / "config.toml"
     before = read_values(path)
-    everyone = before.get("active") == before.get("users")
-    set_values(path, users=users, **({"active": users} if everyone else {}))
+    if before.get("active") == before.get("users"):
+        set_values(path, users=users, active=users)
+    else:
+        set_values(path, users=users)

@@ -22,8 +22,6 @@ _UNIT = """\
 
 [Unit]
 Description={what} (%f)
-Wants=network-online.target
-After=network-online.target
 StartLimitIntervalSec=0
 
 [Service]
