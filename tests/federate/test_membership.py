@@ -9,6 +9,7 @@ from flwr.app import Message, RecordDict
 from local_federation import local_federation
 from local_grid import LocalGrid
 
+from fedgen.algorithms import ALGORITHMS
 from fedgen.core.contract import Task
 from fedgen.federate.deploy.folders import Folders, write_server, write_site
 from fedgen.federate.journal import Journal, read_journal
@@ -18,9 +19,6 @@ from fedgen.federate.server.server import Server, as_begun
 from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
 from fedgen.federate.site.site import Site
 from helpers import each, small_config, small_setup
-
-ALGORITHMS = ("fedavg", "fedprox", "fedgen", "feddistill", "feddistill+", "feddfusion", "fedopt", "moon", "ditto")
-ALGORITHMS += ("fedmoments", "ccvr", "fedproto", "fedensemble", "scaffold", "feddyn")
 
 
 def change(folders: Folders, **settings: Any) -> None:

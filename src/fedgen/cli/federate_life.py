@@ -233,12 +233,17 @@ def _picture(found: Any) -> Group:
         table.add_column(column, justify=side)  # type: ignore[arg-type]
     for site in found.sites.values():
         table.add_row(*(Text(printable(cell, 60)) for cell in _row(site)))
-    return Group(*(Text(printable(line)) for line in lines if line), table)
+    troubles = [f"{site.name}: {site.trouble}" for site in found.sites.values() if site.trouble]
+    return Group(*map(_line, filter(None, lines)), table, *map(_line, troubles))
+
+
+def _line(text: str) -> Text:
+    return Text(printable(text))
 
 
 _COLUMNS = (
     ("site", "left"), ("state", "left"), ("last seen", "right"), ("round", "right"), ("seconds", "right"),
-    ("up", "right"), ("down", "right"), ("failed", "right"), ("refused", "right"), ("trouble", "left"),
+    ("up", "right"), ("down", "right"), ("failed", "right"), ("refused", "right"),
 )  # fmt: skip
 
 
@@ -247,7 +252,7 @@ def _row(site: Any) -> tuple[str, ...]:
     return (
         site.name, site.state, _ago(site.last_seen), str(site.round or ""),
         "" if site.seconds is None else f"{site.seconds:.1f}", _bytes(site.bytes_up), _bytes(site.bytes_down),
-        str(site.failures or ""), f"{site.refusals}{strikes}" if site.refusals else "", site.trouble,
+        str(site.failures or ""), f"{site.refusals}{strikes}" if site.refusals else "",
     )  # fmt: skip
 
 

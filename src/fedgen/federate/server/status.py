@@ -83,8 +83,9 @@ class Status:
             nodes, self.superlink = SuperLink(self._folder).nodes(), ""
         except FedgenError as error:
             nodes, self.superlink = [], str(error)
+        if self.run.name and not self._ended:
+            self.run.state = "running" if self._alive() else "interrupted; server/run.sh resumes it"
         self._states(settings, nodes)
-        self._run_state()
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -182,22 +183,24 @@ class Status:
             if node is not None and node.online_until:
                 # A node is online until it has missed this many heartbeats.
                 self._seen(site, min(node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval, time.time()))
-            there = name in self._present if self.superlink else node is not None and node.status == NodeStatus.ONLINE
+            if self.superlink:  # the run's own journal says who is there
+                there = name in self._present and self._alive()
+            else:
+                there = node is not None and node.status == NodeStatus.ONLINE
             if name in settings.removed:
                 site.state = "removed"
             elif site.excluded:
                 site.state = "excluded"
             elif there:
-                site.state = "asked" if name in self._asked and not self._ended else "present"
+                site.state = "asked" if name in self._asked and self._alive() else "present"
             elif node is None and not self.superlink and settings.authenticated:
                 site.state = "not registered"
             else:
                 site.state = "away" if site.last_seen else "never seen"
 
-    def _run_state(self) -> None:
-        if self.run.name and not self._ended:
-            gone = self._pid and not psutil.pid_exists(self._pid)
-            self.run.state = "interrupted; server/run.sh resumes it" if gone else "running"
+    def _alive(self) -> bool:
+        """Whether the server's process of the latest run is still there."""
+        return not self._ended and psutil.pid_exists(self._pid)
 
     def _seen(self, site: SiteStatus, when: float) -> None:
         site.last_seen = max(when, site.last_seen or 0.0)
