@@ -1,10 +1,12 @@
 """The gate lets through what sites need: no other path, no other spelling, no stranger, nothing too large."""
 
 import contextlib
+import datetime
 import errno
 import socket
 import ssl
 import threading
+from email.utils import parsedate_to_datetime
 from types import SimpleNamespace
 
 import httpx
@@ -383,3 +385,41 @@ def test_an_address() -> None:
     for wrong in ("8000", ":8000", "host:", "host:0", "host:99999", "host:x"):
         with pytest.raises(Exception, match="is not an address"):
             parse_address(wrong)
+
+
+def test_keys_are_taken_up_as_they_come_and_go(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "_KEYS_EVERY", 0.0)
+    keys = {name: gate.folders.public_key(name) for name in ("north", "south", "stranger")}
+    saved = {name: keys[name].read_bytes() for name in ("north", "south")}
+
+    def beat(site: str) -> int:
+        return gate.post(HEARTBEAT, b"", site).status_code
+
+    assert (beat("north"), beat("stranger")) == (200, 412)
+    try:
+        with gate.client() as client:
+            assert client.post(HEARTBEAT, content=b"", headers=gate.headers()).status_code == 200
+            keys["north"].unlink()
+            keys["stranger"].write_bytes(gate.folders.site_key("stranger").with_suffix(".pub").read_bytes())
+            # also on a connection that was the site's, and while another key cannot be read
+            keys["south"].write_text("nonsense")
+            assert client.post(HEARTBEAT, content=b"", headers=gate.headers()).status_code == 412
+        assert beat("stranger") == 412, "the folder could not be read as a whole"
+        keys["south"].write_bytes(saved["north"])  # as a key that was replaced
+        assert [beat("stranger"), beat("south"), beat("north")] == [200, 412, 200]
+    finally:
+        keys["stranger"].unlink(missing_ok=True)
+        for name, content in saved.items():
+            keys[name].write_bytes(content)
+    events = read_journal(gate.folders.server / GATE_JOURNAL)
+    assert "south.pub cannot be read" in next(e["reason"] for e in events if e["event"] == "unreadable")
+    changes = [(e["added"], e["removed"], e["replaced"]) for e in events if e["event"] == "keys"]
+    assert changes == [([], ["north"], []), (["stranger"], [], ["south"])]
+
+
+def test_the_date_is_said_with_every_answer(gate: Fixture) -> None:
+    before = datetime.datetime.now(datetime.UTC)
+    for target, status in ((HEARTBEAT, 200), ("/", 403)):
+        answer = gate.post(target, b"")
+        assert answer.status_code == status
+        assert abs((parsedate_to_datetime(answer.headers["date"]) - before).total_seconds()) < PATIENCE

@@ -25,6 +25,7 @@ from fedgen.federate.deploy.keys import make_site_keys
 from fedgen.federate.journal import Journal, read_journal
 from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
 from fedgen.federate.server import exchange, replies
+from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.roster import Roster
 from fedgen.federate.server.server import Server
 from fedgen.federate.settings import ServerSettings, read_settings
@@ -385,7 +386,7 @@ def test_without_keys_one_nodes_bad_answer_is_nobody_elses_trouble(tmp_path: Pat
 
     settings = ServerSettings(sites=("site-1", "site-2", "site-3"), authenticated=False)
     journal = Journal(tmp_path / "log.jsonl")
-    roster = Roster(Nodes(), settings, journal, {})
+    roster = Roster(Nodes(), settings, journal, Membership(tmp_path, settings, journal))
     assert roster.present() == {0: 1}
     assert roster.present() == {0: 1, 1: 2}
     (stranger,) = [e for e in read_journal(journal.path) if e["event"] == "stranger"]

@@ -1,4 +1,4 @@
-"""The command line for federations: `fedgen federate demo`, `init` and `gate`."""
+"""The command line for federations: `fedgen federate demo`, `init` and `gate`; the others are in `federate_life`."""
 
 import os
 from datetime import datetime
@@ -12,6 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedgen.cli import federate_life
+from fedgen.cli.flower import flower_is_installed
 from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
 from fedgen.config import checked, parse_setting, resolve
@@ -198,14 +200,11 @@ def gate(
     raise typer.Exit(open_gate(folder, parse_address(listen), parse_address(superlink), command))
 
 
-def flower_is_installed() -> None:
-    """Say how to install Flower where it is not."""
-    try:
-        import fedgen.federate.wire  # noqa: F401 (only whether it can be imported)
-    except ModuleNotFoundError as error:
-        raise FedgenError(
-            f"a federation needs Flower ({error.name} is not installed): pip install '.[flower]' in FedGen's folder"
-        ) from None
+for _command in (
+    federate_life.add_site, federate_life.remove_site, federate_life.rotate_key, federate_life.renew_certificate,
+    federate_life.register, federate_life.status, federate_life.doctor,
+):  # fmt: skip
+    app.command()(_command)
 
 
 class _Display:

@@ -78,6 +78,9 @@ class ServerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sites: tuple[Name, ...] = Field(description="the names of all sites; the first is number 0")
+    removed: tuple[Name, ...] = Field(
+        default=(), description="those of them that have left; they stay in the list, so that no other's number changes"
+    )
     authenticated: bool = Field(
         default=True, description="identify sites by their registered keys; false only without TLS"
     )

@@ -143,10 +143,15 @@ def write_keys(folders: Folders, sites: list[str], hosts: list[str]) -> None:
     keys.write_private(folders.server / "server.key", private)
     write_whole(folders.server / "server.crt", public)
     for name in sites:
-        private, public = keys.make_site_keys()
-        keys.write_private(folders.site_key(name), private)
-        write_whole(folders.site_key(name).with_suffix(".pub"), public)
-        write_whole(folders.public_key(name), public)
+        write_whole(folders.public_key(name), write_site_keys(folders.site(name)))
+
+
+def write_site_keys(folder: Path) -> bytes:
+    """Make a key pair in a folder that has none yet; returns the public key."""
+    private, public = keys.make_site_keys()
+    keys.write_private(folder / "site.key", private)
+    write_whole(folder / "site.pub", public)
+    return public
 
 
 def commented(settings: BaseModel) -> str:
@@ -154,6 +159,16 @@ def commented(settings: BaseModel) -> str:
     fields = type(settings).model_fields.items()
     entries = [(str(about.description), {name: getattr(settings, name)}) for name, about in fields]
     return f"# {(type(settings).__doc__ or '').strip()}\n\n{toml.dumps_commented(entries)}"
+
+
+def existing_federation(path: Path) -> Folders:
+    """The federation that `init` wrote into a folder; the server's folder within it will do, too."""
+    for root in (path, path.parent if path.name == "server" else path):
+        if (root / "server" / "server.toml").exists():
+            return Folders(root.resolve())
+    raise FedgenError(
+        f"{path} holds no federation (no server/server.toml); give the folder that `fedgen federate init` wrote"
+    )
 
 
 def new_folder(path: Path) -> Folders:

@@ -6,6 +6,7 @@ from fedgen.config import RunConfig
 from fedgen.federate.deploy.folders import (
     APP,
     Folders,
+    commented,
     new_folder,
     without_paths,
     write_app,
@@ -14,7 +15,10 @@ from fedgen.federate.deploy.folders import (
     write_server,
     write_site,
 )
+from fedgen.federate.deploy.record import DEPLOYMENT, bracketed, new_deployment
 from fedgen.federate.deploy.scripts import Endpoints, write_scripts
+from fedgen.federate.deploy.site_folder import write_site_rest
+from fedgen.federate.deploy.units import SERVER_UNIT, write_server_unit
 from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings
 from fedgen.files import write_whole
 
@@ -39,6 +43,13 @@ offline. Install FedGen (`pip install '.[{extras}]'` in a clone of it), then
     server/run.sh                # start a run, or resume it after an interruption; server/log.jsonl is its log
 
 Timeouts, the least number of sites and other limits are in `server/server.toml`. Results are in `server/runs/run`.
+`server/{unit}` lets systemd keep `superlink.sh` running; how is at its top.
+
+    fedgen federate status {root} --watch             # the run's progress, and what each site does
+    fedgen federate add-site {root} NAME              # also while a run goes on: the site joins it
+    fedgen federate remove-site {root} NAME           # refused at once, and left out from the next round on
+    fedgen federate rotate-key {root} NAME            # another key for a site
+    fedgen federate renew-certificate {root}          # before the server's certificate ends, after 825 days
 
 ## At each site
 
@@ -46,7 +57,10 @@ Hand each site its folder, over a channel that you trust: it holds the site's pr
 once it has arrived. There, install FedGen in the same version (`pip install '.[{extras}]'` in a clone of it), point
 `data` in `site.toml` at the site's data, and
 
+    fedgen federate doctor .     # what is not in order, and what to do about it
     ./start.sh                   # keep it running; log.jsonl lists what the site was asked and what it sent
+
+The folder's own README.md says so, too.
 
 Sites: {sites}.
 """
@@ -78,17 +92,19 @@ def begin(
         write_site(folders, SiteSettings(name=name, number=number, data="data.npz"))
     write_keys(folders, names, [host, *(h for h in ("localhost", "127.0.0.1") if h != host)])
     write_connection(folders, f"127.0.0.1:{superlink_port}", tls=True)
-    write_scripts(folders, names, Endpoints(f"{_bracketed(bind)}:{port}", superlink_port, f"{_bracketed(host)}:{port}"))
+    deployment = new_deployment(host, port)
+    write_whole(folders.server / DEPLOYMENT, commented(deployment).encode())
+    write_scripts(folders, names, Endpoints(f"{bracketed(bind)}:{port}", superlink_port, deployment.address))
+    write_server_unit(folders.server)
+    for name in names:
+        write_site_rest(folders, name, deployment)
     extras = "flower,privacy" if config.dp_noise else "flower"
     listed = ", ".join(names)
     text = _README.format(
-        extras=extras, count=len(names), app=APP, host=host, port=port, bind=bind, inner=superlink_port, sites=listed
+        extras=extras, count=len(names), app=APP, host=host, port=port, bind=bind, inner=superlink_port, sites=listed,
+        unit=SERVER_UNIT, root=path,
     )  # fmt: skip
     if needed := without_paths(config).plugins:
         text += _PLUGINS.format(listed="\n".join(f"- {name}: {origin}" for name, origin in needed.items()))
     write_whole(folders.root / "README.md", text.encode())
     return folders
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

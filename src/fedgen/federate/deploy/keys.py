@@ -4,9 +4,11 @@ Flower needs a server certificate with its hosts as subject alternative names, a
 sites. Files with private keys are created readable by their owner only.
 """
 
+import contextlib
 import datetime
 import ipaddress
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgen.errors import FedgenError
 
+_MAKE_ONE = "`ssh-keygen -t ecdsa -b 384 -N '' -f site.key` at the site makes site.key and site.key.pub"
 _AUTHORITY_DAYS, _SERVER_DAYS = 3650, 825  # the latter is the most that some systems accept
 
 
@@ -65,16 +68,31 @@ def make_server_certificate(authority: Authority, hosts: list[str]) -> tuple[byt
     """The server's private key and its certificate for these host names and addresses."""
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
-    issuer = authority.certificate.subject
+    names = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+    return _pem(key), _server_certificate(authority, name, names, key.public_key())
+
+
+def renewed_certificate(authority: Authority, old: x509.Certificate) -> bytes:
+    """Another certificate for the same key and the same host names."""
+    key = old.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return _server_certificate(authority, old.subject, names, key)
+
+
+def _server_certificate(
+    authority: Authority, name: x509.Name, hosts: x509.SubjectAlternativeName, key: ec.EllipticCurvePublicKey
+) -> bytes:
+    left = authority.certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     certificate = (
-        _certificate(name, issuer, key.public_key(), _SERVER_DAYS)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        _certificate(name, authority.certificate.subject, key, min(_SERVER_DAYS, left.days))
+        .add_extension(hosts, critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
         .sign(authority.key, hashes.SHA384())
     )
-    return _pem(key), certificate.public_bytes(Encoding.PEM)
+    return certificate.public_bytes(Encoding.PEM)
 
 
 def make_site_keys() -> tuple[bytes, bytes]:
@@ -89,11 +107,45 @@ def public_keys(folder: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(folder.glob("*.pub")):
         try:
-            key = load_ssh_public_key(path.read_bytes())
-        except (OSError, ValueError, UnsupportedAlgorithm) as error:
+            found[path.stem] = as_pem(path.read_bytes(), path)
+        except OSError as error:
             raise FedgenError(f"{path} cannot be read: {error}") from error
-        found[path.stem] = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return found
+
+
+def as_pem(public: bytes, path: Path) -> bytes:
+    """A public key in OpenSSH's format, as Flower holds it; `path` is where it is from."""
+    try:
+        key = load_ssh_public_key(public)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise FedgenError(f"{path} cannot be read: {error}") from error
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def checked_public_key(path: Path) -> bytes:
+    """A site's own public key, which must be one that Flower takes."""
+    try:
+        public = path.read_bytes()
+        if b"PRIVATE KEY" in public:
+            raise FedgenError(f"{path} is a private key, which stays at the site; give the public one ({path}.pub)")
+        key = load_ssh_public_key(public)
+    except FedgenError:
+        raise
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise FedgenError(f"{path} is not a public key in OpenSSH's format: {error}; {_MAKE_ONE}") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise FedgenError(f"{path} is not an elliptic-curve key, as Flower needs; {_MAKE_ONE}")
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+
+
+def key_files(paths: Iterable[Path]) -> tuple[tuple[str, int, int, int], ...]:
+    """What changes when one of these files is written, replaced or removed."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            about = path.stat()
+            found.append((path.name, about.st_ino, about.st_mtime_ns, about.st_size))
+    return tuple(found)
 
 
 def write_private(path: Path, content: bytes) -> None:

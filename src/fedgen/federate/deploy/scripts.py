@@ -78,13 +78,10 @@ def write_scripts(folders: Folders, sites: list[str], endpoints: Endpoints) -> N
             """,
         )
     if tls:
-        registered = "\n".join(
-            f"flwr supernode register keys/{n}.pub {CONNECTION} --name {n} || failed=1" for n in sites
-        )
         _write(
             folders.server / "register.sh",
-            "Register the sites' public keys with SuperLink, each under the name of its site. Needed once.",
-            f"failed=0\n{registered}\nexit $failed\n",
+            "Tell SuperLink the sites' public keys, each under the name of its site. Needed once.",
+            'exec fedgen federate register "$PWD"\n',
         )
     _write(
         folders.server / "run.sh",
@@ -93,17 +90,22 @@ def write_scripts(folders: Folders, sites: list[str], endpoints: Endpoints) -> N
         exec flwr run ../{APP} {CONNECTION} --run-config "run=\\"${{1:-run}}\\""
         """,
     )
-    trust = "--root-certificates ca.crt --auth-supernode-private-key site.key" if tls else "--insecure"
     for name in sites:
-        _write(
-            folders.site(name) / "start.sh",
-            "Connect this site to the server; Ctrl-C disconnects it.",
-            _PERSISTENT.replace(
-                "COMMAND",
-                f"python3 -P -m {_SUPERNODE} --superlink {endpoints.address} {trust} \\\n"
-                f'    --port "${{{PORT_VARIABLE}:-9094}}" --node-config "folder=\\"$PWD\\""',
-            ),
-        )
+        write_site_script(folders, name, endpoints.address, tls=tls)
+
+
+def write_site_script(folders: Folders, name: str, address: str, *, tls: bool = True) -> None:
+    """Write the script that connects a site to the server at this address."""
+    trust = "--root-certificates ca.crt --auth-supernode-private-key site.key" if tls else "--insecure"
+    _write(
+        folders.site(name) / "start.sh",
+        "Connect this site to the server; Ctrl-C disconnects it.",
+        _PERSISTENT.replace(
+            "COMMAND",
+            f"python3 -P -m {_SUPERNODE} --superlink {address} {trust} \\\n"
+            f'    --port "${{{PORT_VARIABLE}:-9094}}" --node-config "folder=\\"$PWD\\""',
+        ),
+    )
 
 
 def _write(path: Path, what: str, commands: str) -> None:

@@ -24,6 +24,7 @@ import httpx
 from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
+from fedgen.federate.deploy.keys import key_files, public_keys
 from fedgen.federate.flower import (
     CONTROL_LIST_NODES,
     NODE_ONLINE,
@@ -70,6 +71,7 @@ from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
 _RUN_ENDED = 403  # SuperLink's response where a run is not running
 _TO_SUPERLINK = 64  # connections
 _HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
+_KEYS_EVERY = 1.0  # seconds between looks at the folder of keys
 _LINES = 60  # refusals written to the journal in a minute, for each site and for all unauthenticated clients together
 _JOURNAL = 16 << 20  # bytes after which the journal is rotated
 
@@ -86,6 +88,8 @@ class Gate:
 
     def __init__(self, folder: Path, keys: Mapping[str, bytes], max_message: int, superlink: Address) -> None:
         self.journal = Journal(folder / GATE_JOURNAL, limit=_JOURNAL)
+        self._folder, self._max_message = folder, max_message
+        self._keys, self._key_files, self._keys_due = keys, watched_keys(folder), 0.0
         self._rules = Rules(keys)
         self._queues = message_queues(keys, folder / "incoming", max_message)
         self._refusals = RefusalWriter(folder / REFUSALS)  # for the server, which counts them as strikes
@@ -109,9 +113,7 @@ class Gate:
             listener = socket.create_server(listen, family=family, backlog=128)
         except OSError as error:
             raise FedgenError(f"the gate cannot listen on {listen.host}:{listen.port}: {error.strerror}") from error
-        _allow_files(
-            gate_connections.UNAUTHENTICATED + gate_connections.PER_SITE * len(self._queues) + _TO_SUPERLINK + 64
-        )
+        _allow_files(len(self._queues))
         limits = httpx.Limits(max_connections=_TO_SUPERLINK, max_keepalive_connections=16)
         client = httpx.AsyncClient(verify=self._trusted, trust_env=False, timeout=60, limits=limits)
         self.journal.write("open", address=f"{listen.host}:{listener.getsockname()[1]}")
@@ -168,12 +170,13 @@ class Gate:
                     request = await http.next_event()
                 if not isinstance(request, h11.Request):
                     return
+                self._take_up_keys()
                 head = self._rules.examine(request)
+                queue = self._queues[head.site]
                 self._pool.authenticate(connection, head.site)
                 body = await http.body()
-                queue = self._queues[head.site]
                 queue.bytes_up += http.received - before
-                response, message = await self._handle(connection, head, body, http.received - before, client)
+                response, message = await self._handle(connection, queue, head, body, http.received - before, client)
             except h11.RemoteProtocolError as error:
                 refusal = RequestRefusedError(error.error_status_hint, str(error)[:80])
                 break
@@ -193,11 +196,39 @@ class Gate:
         await http.respond(Response(refusal.status, json.dumps(why).encode(), close))
         await http.linger()
 
+    def _take_up_keys(self) -> None:
+        """Use the keys that are in the folder now: a site that was added is let in, and one that was removed is not."""
+        if time.monotonic() < self._keys_due:
+            return
+        self._keys_due = time.monotonic() + _KEYS_EVERY
+        if (files := watched_keys(self._folder)) == self._key_files:
+            return
+        self._key_files, folder = files, self._folder / "keys"
+        try:
+            keys = public_keys(folder)
+        except FedgenError as error:  # whoever was removed is refused all the same
+            self._write("unreadable", {"reason": str(error)})
+            keys = {name: key for name, key in self._keys.items() if (folder / f"{name}.pub").exists()}
+        new, gone = sorted(keys.keys() - self._keys.keys()), sorted(self._keys.keys() - keys.keys())
+        replaced = sorted(name for name in keys if self._keys.get(name, keys[name]) != keys[name])
+        self._keys, self._rules = keys, Rules(keys)
+        for name in gone:
+            self._queues.pop(name).clear()
+        for name in new:
+            self._queues[name] = MessageQueue(name, self._folder / "incoming" / name, self._max_message)
+        _allow_files(len(self._queues))
+        self._write("keys", {"added": new, "removed": gone, "replaced": replaced})
+
     async def _handle(
-        self, connection: Connection, head: Head, body: bytes, size: int, client: httpx.AsyncClient
+        self,
+        connection: Connection,
+        queue: MessageQueue,
+        head: Head,
+        body: bytes,
+        size: int,
+        client: httpx.AsyncClient,
     ) -> tuple[Response, ServerMessage | None]:
         """The response to a request of this many bytes, and the server's message that the request is about, if any."""
-        queue = self._queues[head.site]
         try:
             request: Any = PROTOBUF_REQUEST_TYPES["POST", head.target].FromString(body)
         except DecodeError:
@@ -219,7 +250,7 @@ class Gate:
             return Response(200, ConfirmMessageReceivedResponse().SerializeToString()), message
         response = await self._forward(head, head.target, request, client)
         if head.target == ACTIVATE and response.status == NOT_AUTHENTICATED:
-            response = await self._take_over(connection, head, request, response, client)
+            response = await self._take_over(connection, queue, head, request, response, client)
         if head.target == PULL_MESSAGE and response.status == 200:
             message = queue.record_sent(PullMessagesResponse.FromString(response.content))
             if message is None and (message := queue.lost()) is not None:
@@ -232,7 +263,13 @@ class Gate:
         return response, message
 
     async def _take_over(
-        self, connection: Connection, head: Head, request: Any, refused: Response, client: httpx.AsyncClient
+        self,
+        connection: Connection,
+        queue: MessageQueue,
+        head: Head,
+        request: Any,
+        refused: Response,
+        client: httpx.AsyncClient,
     ) -> Response:
         """Activate a site that has returned while SuperLink still waits for its heartbeats, which takes a minute.
 
@@ -250,7 +287,7 @@ class Gate:
         for node in ListNodesResponse.FromString(listed.content).nodes_info:
             if node.public_key == request.public_key and node.status == NODE_ONLINE:
                 self._write("returned", {"site": head.site})
-                if self._queues[head.site].lost() is None:
+                if queue.lost() is None:
                     await self._forward(head, DEACTIVATE, DeactivateNodeRequest(node_id=node.node_id), client)
                     return await self._forward(head, ACTIVATE, request, client)
                 beat = SendNodeHeartbeatRequest(
@@ -358,8 +395,14 @@ def _reset_when_closed(connection: socket.socket, reset: bool) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", int(reset), 0))
 
 
-def _allow_files(needed: int) -> None:
+def watched_keys(folder: Path) -> tuple[object, ...]:
+    """What changes when a key in the server's folder is added, replaced or removed."""
+    return key_files(sorted((folder / "keys").glob("*.pub")))
+
+
+def _allow_files(sites: int) -> None:
     """Raise the limit of open files to what all connections need, as far as the system allows."""
+    needed = gate_connections.UNAUTHENTICATED + gate_connections.PER_SITE * sites + _TO_SUPERLINK + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from email.utils import formatdate
 from typing import NamedTuple
 
 import h11
@@ -53,7 +54,9 @@ class HttpConnection:
         """Send the response; returns the number of bytes that were sent."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return 0
-        headers = [*response.headers, ("content-length", str(len(response.content)))]
+        # By the date a site can tell whether its clock is right.
+        fixed = ("date", formatdate(usegmt=True)), ("content-length", str(len(response.content)))
+        headers = [*response.headers, *fixed]
         head = h11.Response(status_code=response.status, headers=headers)
         sent = 0
         for event in (head, h11.Data(data=response.content), h11.EndOfMessage()):

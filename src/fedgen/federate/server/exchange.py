@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from fedgen.errors import FedgenError
 from fedgen.federate.journal import Journal
 from fedgen.federate.refusals import RefusalReader
+from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.replies import Replies, SendError, send
 from fedgen.federate.server.roster import Roster, wait_until
 from fedgen.federate.settings import ServerSettings
@@ -28,27 +29,30 @@ class Exchange:
     """The server's messages to its sites. A site that fails or misbehaves costs its own reply and nothing else."""
 
     def __init__(
-        self, grid: Grid, settings: ServerSettings, journal: Journal, keys: Mapping[str, bytes], gate: RefusalReader
+        self, grid: Grid, settings: ServerSettings, journal: Journal, members: Membership, gate: RefusalReader
     ) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
         self._replies, self._gate = Replies(grid), gate
-        self.roster = Roster(grid, settings, journal, keys)
+        self.roster = Roster(grid, settings, journal, members)
         self.strikes: dict[str, int] = {}  # by the name of the site
         self._silent: dict[int, tuple[str, int]] = {}  # by site: when it connected, and the round without its reply
 
-    def wait_for_all(self, users: int) -> None:
+    def wait_for_all(self) -> None:
         """Wait until all sites are connected, at most `join_timeout`; later ones take part from then on."""
         deadline = time.monotonic() + self._settings.join_timeout
-        while len(self.roster.present()) < users and wait_until(deadline, self._settings.poll):
+        while len(self.roster.present()) < len(self.roster.belonging()) and wait_until(deadline, self._settings.poll):
             pass
 
-    def available(self, number: int, order: list[int]) -> dict[int, int]:
-        """The nodes of the sites that can be asked now, by site, in this order."""
+    def available(self, number: int, order: Callable[[], list[int]]) -> dict[int, int]:
+        """The nodes of the sites that can be asked now, by site, in the order of the sites that belong to us now."""
         present = self.roster.present()
-        return {site: present[site] for site in order if site in present and self._may_be_asked(site, number)}
+        return {site: present[site] for site in order() if site in present and self._may_be_asked(site, number)}
 
-    def cohort(self, number: int, order: list[int], active: int, good: int = 0) -> dict[int, int]:
-        """The first sites of this order that can be asked; waits until they and the `good` valid updates are enough."""
+    def cohort(self, number: int, order: Callable[[], list[int]], active: int, good: int = 0) -> dict[int, int]:
+        """The first sites of this order that can be asked; waits until they and the `good` valid updates are enough.
+
+        Meanwhile sites may be added and removed, so that the order is asked for each time.
+        """
         needed = self._settings.min_sites
         deadline, logged = time.monotonic() + self._settings.wait_timeout, False
         while True:
@@ -94,6 +98,7 @@ class Exchange:
                 self._failed(site, number, str(error))
         answers: dict[int, Answer] = {}
         questions = list(waiting)
+        identities = {site: self.roster.identity(site) for site in sites}
         deadline = time.monotonic() + timeout
         while waiting:
             for asked, reply in self._replies.take(list(waiting)):
@@ -123,6 +128,11 @@ class Exchange:
                     if self.roster.name(site) == refusal.site and refusal.question in ("", message_id):
                         del waiting[message_id]
                         self._strike(site, number, f"the gate refused it: {refusal.reason}")
+            self.roster.refresh()
+            for message_id, (site, _) in list(waiting.items()):
+                if self.roster.identity(site) != identities[site]:  # the gate lets no answer of it through
+                    del waiting[message_id]
+                    self._failed(site, number, "it was removed, or its key replaced, while it was asked")
             if waiting and not wait_until(deadline, self._settings.poll):
                 break
         for site, _ in waiting.values():

@@ -7,13 +7,13 @@ must also be the one in the server's folder for that name. Without it, a node is
 
 import contextlib
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.federate.journal import Journal
+from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.replies import Replies, SendError, send
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.text import harmless
@@ -23,10 +23,10 @@ from fedgen.federate.wire import InvalidMessageError, field, records
 class Roster:
     """Keeps track of which node belongs to which site."""
 
-    def __init__(self, grid: Grid, settings: ServerSettings, journal: Journal, keys: Mapping[str, bytes]) -> None:
+    def __init__(self, grid: Grid, settings: ServerSettings, journal: Journal, members: Membership) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
         self._replies = Replies(grid)
-        self._keys = keys  # the sites' public keys, by name; if there are none, Flower's are trusted
+        self._members = members
         self._site_of: dict[int, int] = {}  # by node
         self._asked: dict[str, int] = {}  # by message id: the node that was asked for its name
         self._strangers: set[int] = set()
@@ -36,13 +36,14 @@ class Roster:
 
     def present(self) -> dict[int, int]:
         """The sites that are connected now, and their nodes."""
+        self.refresh()
         nodes = {node.node_id: node for node in self._grid.get_nodes()}
         self._identify(nodes)
         found: dict[int, int] = {}
         duplicated: set[int] = set()
         for node_id in sorted(nodes, key=lambda n: nodes[n].last_activated_at):
-            if node_id in self._site_of:
-                site = self._site_of[node_id]
+            site = self._site_of.get(node_id)
+            if site is not None and self.name(site) not in self._members.removed:
                 if site in found and self._settings.authenticated:
                     duplicated.add(site)  # two keys under one name: it is not known which one is the site's
                 found[site] = node_id  # without keys, a site that restarts is a new node: the latest one counts
@@ -60,13 +61,33 @@ class Roster:
         self._present = set(found)
         return found
 
+    def refresh(self) -> None:
+        """Take up sites that were added or removed, and keys that were replaced."""
+        if self._members.refresh():
+            self._strangers.clear()
+            if self._settings.authenticated:
+                self._site_of.clear()  # whose key has been replaced is no longer the site
+
+    def belonging(self) -> list[int]:
+        """The numbers of the sites that belong to the federation, connected or not."""
+        return self._members.numbers()
+
+    def population(self) -> int:
+        """How many numbers have been given to sites so far."""
+        return len(self._members.sites)
+
+    def identity(self, site: int) -> bytes | None:
+        """What changes when a site is removed or its key replaced."""
+        name = self.name(site)
+        return None if name in self._members.removed else self._members.keys.get(name, b"")
+
     def arrival(self, site: int) -> str:
         """When the site connected; another value than before means that it reconnected."""
         return self._seen.get(site, "")
 
     def name(self, site: int) -> str:
         """A site's name."""
-        return self._settings.sites[site]
+        return self._members.sites[site]
 
     def _identify(self, nodes: dict[int, Any]) -> None:
         new = [n for n in nodes if n not in self._site_of and n not in self._strangers]
@@ -74,7 +95,8 @@ class Roster:
             for node_id in new:
                 name = nodes[node_id].name
                 # Where the server's folder has keys, a site without one is refused: so an operator shuts out a site.
-                if not self._keys or self._keys.get(name) == nodes[node_id].public_key:
+                keys = self._members.keys
+                if not keys or keys.get(name) == nodes[node_id].public_key:
                     self._assign(node_id, name)
                 else:
                     self._strangers.add(node_id)
@@ -99,8 +121,8 @@ class Roster:
                     self._strangers.add(node_id)
 
     def _assign(self, node_id: int, name: str) -> None:
-        if name in self._settings.sites:
-            self._site_of[node_id] = self._settings.sites.index(name)
+        if name in self._members.sites:
+            self._site_of[node_id] = self._members.sites.index(name)
         else:
             self._strangers.add(node_id)
             self._journal.write("stranger", node=str(node_id), reason=harmless(f"its name is {name[:40]!r}"))

@@ -6,7 +6,10 @@ is not connected, is excluded or does not reply is replaced by the next one of t
 
 import os
 import secrets
+import sys
 import time
+import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,14 +21,13 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fedgen.config import to_toml
+from fedgen.config import RunConfig, to_toml
 from fedgen.core.contract import Array, Round, Tree
 from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, named, stack
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
-from fedgen.federate.deploy.keys import public_keys
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.gate.messages import RECORDS
 from fedgen.federate.journal import Journal
@@ -33,6 +35,7 @@ from fedgen.federate.plan import Plan
 from fedgen.federate.refusals import REFUSALS, RefusalReader
 from fedgen.federate.server.checks import besides_arrays, checked_score, checked_update, largest_update
 from fedgen.federate.server.exchange import Exchange
+from fedgen.federate.server.membership import Membership
 from fedgen.federate.settings import AppSettings, ServerSettings, read_settings
 from fedgen.federate.site.data import checked_samples, checked_shape
 from fedgen.runs.checkpoint import save_tree
@@ -65,9 +68,11 @@ class Server:
 
     def __init__(self, app: Path, folder: Path, run: str, grid: Grid, journal: Journal) -> None:
         self.shared, self.folder = AppSettings(app, folder), folder
-        self.config = self.shared.config
+        self.path = folder / "runs" / run
+        about = RunFolder(self.path).about()
+        self.config = as_begun(self.shared.config, about)
         self.settings = read_settings(folder / "server.toml", ServerSettings)
-        self._check_settings()
+        self._check_settings(fresh=about is None)
         self._proxy, self._test = self._load_proxy(), self._load_test()
         samples = 0 if self._proxy is None else len(self._proxy)
         task = self.shared.task_with(self.settings.model, self.settings.model_options, proxy_samples=samples)
@@ -89,13 +94,12 @@ class Server:
         self._update = jax.jit(self._server_update)
         predict = self._algorithm.predict_global
         self._tester = Tester(predict, task) if predict else None
-        self.path = folder / "runs" / run
         fresh = not (self.path / "config.toml").exists()
         self.run_folder = RunFolder.create(self.path, self.config) if fresh else RunFolder.open(self.path)
         self.run_folder.write_data(self.shared.task.form)
         self.journal = journal
-        keys, gate = public_keys(folder / "keys"), RefusalReader(folder / REFUSALS)
-        self.exchange = Exchange(grid, self.settings, self.journal, keys, gate)
+        members = Membership(folder, self.settings, journal, users=self.config.users, fixed=self.plan.depends_on_users)
+        self.exchange = Exchange(grid, self.settings, self.journal, members, RefusalReader(folder / REFUSALS))
         self.records: list[Record] = []
 
     def run(self) -> dict[str, Any]:
@@ -105,7 +109,7 @@ class Server:
 
     def _run(self) -> dict[str, Any]:
         state, sound = self._begin(), True
-        self.exchange.wait_for_all(self.config.users)
+        self.exchange.wait_for_all()
         if self.run_state.unscored is not None:
             sound = self._score(state)
         while sound and self.run_state.round < self.config.rounds:
@@ -159,7 +163,7 @@ class Server:
         self._save(after)
         if self.settings.keep_rounds:
             save_tree(self.path / "rounds" / f"{number + 1}.safetensors", after, self._about())
-        names = [self.settings.sites[site] for site in updates]
+        names = list(map(self.exchange.roster.name, updates))
         self.journal.write("done", round=number, sites=names, loss=loss, seconds=round(time.monotonic() - start, 2))
         return after
 
@@ -177,7 +181,6 @@ class Server:
         While there are too few, the next sites of the permutation are asked, and those that failed only when no other
         site is left.
         """
-        order = draw_cohort(self.plan.key, jnp.int32(number), self.config.users, self.config.users).tolist()
         arrays = wire.encode(broadcast)
         down = sum(len(array.data) for array in arrays.values())
 
@@ -187,10 +190,16 @@ class Server:
             return checked_update(reply, question, form, broadcast, self._algorithm, self.settings, self.config)
 
         updates: dict[int, tuple[Tree, float | None]] = {}
-        asked = dict.fromkeys(order, 0)  # how often, in this round
+        asked: Counter[int] = Counter()  # how often, in this round
+        everyone = self.config.active == self.config.users  # then those that join meanwhile, too
+        active = sys.maxsize if everyone else self.config.active
+
+        def left() -> list[int]:
+            belonging = set(self.exchange.roster.belonging()) - set(updates)
+            return sorted((site for site in self._order(number) if site in belonging), key=lambda site: asked[site])
+
         while (missing := self.settings.min_sites - len(updates)) > 0:
-            left = sorted((site for site in order if site not in updates), key=lambda site: asked[site])
-            available = self.exchange.cohort(number, left, self.config.active, len(updates))
+            available = self.exchange.cohort(number, left, active, len(updates))
             cohort = {site: node for site, node in available.items() if asked[site] < self.settings.attempts}
             if len(cohort) < missing:
                 raise FedgenError(
@@ -198,17 +207,23 @@ class Server:
                     f" and the other sites failed {self.settings.attempts} times; the {number} finished rounds are"
                     " kept, and the run can be resumed"
                 )
-            if any(asked.values()):
+            if asked:
                 self.journal.write("retry", round=number, good=len(updates), needed=self.settings.min_sites)
-            self.journal.write("round", round=number, cohort=[self.settings.sites[site] for site in cohort])
+            self.journal.write("round", round=number, cohort=list(map(self.exchange.roster.name, cohort)))
             self.run_state.bytes_down += down * len(cohort)
             for site in cohort:
-                name = self.settings.sites[site]
+                name = self.exchange.roster.name(site)
                 self.run_state.messages[name] = self.run_state.messages.get(name, 0) + 1
                 asked[site] += 1
             self._save(state)  # a site may reply even if the server dies now, so the message must be counted
             updates |= self.exchange.ask("train", self.run_state.run, number, arrays, cohort, take)
-        return {site: updates[site] for site in order if site in updates}
+        return {site: updates[site] for site in self._order(number) if site in updates}
+
+    def _order(self, number: int) -> list[int]:
+        """The round's permutation of all sites, with those that were removed."""
+        population = self.exchange.roster.population()
+        order: list[int] = draw_cohort(self.plan.key, jnp.int32(number), population, population).tolist()
+        return order
 
     def _server_update(
         self, hyper: Mapping[str, Array], state: Tree, uploads: Tree, number: Array, sites: Array
@@ -268,7 +283,7 @@ class Server:
         """The scores that the connected sites report."""
         number = self.run_state.round
         arrays = wire.encode(self._algorithm.broadcast(state, jnp.int32(number)))
-        available = self.exchange.available(number, list(range(self.config.users)))
+        available = self.exchange.available(number, self.exchange.roster.belonging)
 
         def take(reply: Message, question: ConfigRecord) -> dict[str, float]:
             return checked_score(reply, question, self.settings.max_samples)
@@ -294,12 +309,14 @@ class Server:
         row = result_row(self.plan.name, self.config.seed, self.records, self.config, timing, messages)
         return summary_of(self.config, [row], self.shared.task.names)
 
-    def _check_settings(self) -> None:
+    def _check_settings(self, *, fresh: bool) -> None:
         sites, config, where = self.settings.sites, self.config, self.folder / "server.toml"
-        if len(sites) != config.users:
+        if len(sites) < config.users or (fresh and len(sites) > config.users):  # later ones have joined a run
             raise FedgenError(f"{where} names {len(sites)} sites, but the configuration has {config.users} users")
         if len(set(sites)) < len(sites):
             raise FedgenError(f"{where} names a site twice")
+        if odd := set(self.settings.removed) - set(sites):
+            raise FedgenError(f"{where}: removed names {min(odd)}, which is not among the sites")
         if self.settings.min_sites > config.active:
             raise FedgenError(
                 f"{where}: min_sites is {self.settings.min_sites}, but only {config.active} are active in a round"
@@ -317,3 +334,20 @@ class Server:
             return None
         path = self.folder / self.settings.proxy
         return checked_shape(read_npz(path, ("x",))["x"], self.shared.task.sample, self.shared.task, f"{path}: proxy")
+
+
+def as_begun(config: RunConfig, about: Mapping[str, Any] | None) -> RunConfig:
+    """The configuration with the number of users that the run in this checkpoint began with.
+
+    Sites may have been added since, and `add-site` counts them in config.toml. What is left different is other
+    settings, with which the run cannot be resumed.
+    """
+    try:
+        begun = tomllib.loads(str((about or {})["config"]))
+        users, active = int(begun["users"]), int(begun["active"])
+    except (KeyError, ValueError):
+        return config
+    everyone = config.active == config.users
+    if config.users < users or everyone != (active == users):
+        return config
+    return config.model_copy(update={"users": users, "active": users if everyone else config.active})

@@ -1,0 +1,60 @@
+"""Another certificate for the server, before its own ends."""
+
+import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from fedgen.errors import FedgenError
+from fedgen.federate.deploy.folders import Folders
+from fedgen.federate.deploy.keys import Authority, renewed_certificate
+from fedgen.files import write_whole
+
+
+class Renewed(NamedTuple):
+    """What was done: until when the certificates are valid, and where the old one is kept."""
+
+    before: datetime.datetime
+    until: datetime.datetime
+    kept: Path
+
+
+def renew_certificate(folders: Folders, authority: Path) -> Renewed:
+    """Issue another certificate for the server's key and names, signed by the authority in this folder."""
+    path = folders.server / "server.crt"
+    if not (authority / "ca.key").exists():
+        raise FedgenError(
+            f"{authority / 'ca.key'} is not here. Run this where the authority's key is kept (--authority names its"
+            f" folder); besides it, only {path} is needed there, and the new one is then copied back to the server"
+        )
+    old, root = _certificate(path), _certificate(authority / "ca.crt")
+    now = datetime.datetime.now(datetime.UTC)
+    if root.not_valid_after_utc - now < datetime.timedelta(days=1):
+        raise FedgenError(
+            f"the authority's own certificate ended on {root.not_valid_after_utc:%Y-%m-%d}: set up a new federation"
+        )
+    try:
+        key = load_pem_private_key((authority / "ca.key").read_bytes(), None)
+        old.verify_directly_issued_by(root)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise FedgenError(f"the authority in {authority} cannot be used: {error}") from error
+    except InvalidSignature:
+        raise FedgenError(f"{path} was not issued by the authority in {authority}; give the right one") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != root.public_key():
+        raise FedgenError(f"{authority / 'ca.key'} is not the key of {authority / 'ca.crt'}")
+    content = renewed_certificate(Authority(key, root), old)
+    kept = path.with_name(f"server.crt.until-{old.not_valid_after_utc:%Y-%m-%d-%H%M%S}")
+    write_whole(kept, path.read_bytes())
+    write_whole(path, content)
+    return Renewed(old.not_valid_after_utc, x509.load_pem_x509_certificate(content).not_valid_after_utc, kept)
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise FedgenError(f"{path} cannot be read: {error}") from error

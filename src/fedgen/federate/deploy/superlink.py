@@ -1,0 +1,99 @@
+"""SuperLink's control interface, on the loopback interface: which keys are registered, under which names."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListNodesResponse,
+    RegisterNodeRequest,
+    RegisterNodeResponse,
+    UnregisterNodeRequest,
+    UnregisterNodeResponse,
+)
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.constant import NodeStatus
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+
+from fedgen.errors import FedgenError
+from fedgen.federate.deploy.edit import read_values
+from fedgen.federate.deploy.folders import CONNECTION
+from fedgen.federate.deploy.keys import public_keys
+from fedgen.federate.settings import ServerSettings, read_settings
+
+_TIMEOUT = 30.0  # seconds
+
+
+class NotRunningError(FedgenError):
+    """SuperLink does not answer."""
+
+
+class SuperLink:
+    """What the server's operator may ask of SuperLink; `folder` is the server's."""
+
+    def __init__(self, folder: Path) -> None:
+        about = read_values(folder / "flower" / "config.toml").get("superlink", {}).get(CONNECTION, {})
+        self._address = str(about.get("address", ""))
+        if not self._address:
+            raise FedgenError(f"{folder / 'flower/config.toml'} does not say where SuperLink listens")
+        self._tls = not about.get("insecure")
+        try:
+            self._trusted: Any = ssl.create_default_context(cafile=folder / "ca.crt") if self._tls else False
+        except (OSError, ssl.SSLError) as error:
+            raise FedgenError(f"{folder / 'ca.crt'} cannot be read: {error}") from error
+
+    def nodes(self) -> list[NodeInfo]:
+        """The nodes that are registered now."""
+        found = ListNodesResponse.FromString(self._ask("list-nodes", ListNodesRequest()))
+        return [node for node in found.nodes_info if node.status != NodeStatus.UNREGISTERED]
+
+    def register(self, name: str, public_key: bytes) -> None:
+        """Register a key under the name of a site."""
+        answer = self._ask("register-node", RegisterNodeRequest(public_key=public_key, name=name))
+        RegisterNodeResponse.FromString(answer)
+
+    def unregister(self, node_id: int) -> None:
+        """Disconnect a node, whose key is never taken again."""
+        UnregisterNodeResponse.FromString(self._ask("unregister-node", UnregisterNodeRequest(node_id=node_id)))
+
+    def _ask(self, what: str, request: Any) -> bytes:
+        url = f"http{'s' if self._tls else ''}://{self._address}/v1/control/{what}"
+        form = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
+        try:
+            with httpx.Client(verify=self._trusted, trust_env=False, timeout=_TIMEOUT) as client:
+                answer = client.post(url, content=request.SerializeToString(), headers=form)
+        except httpx.HTTPError as error:
+            raise NotRunningError(f"SuperLink does not answer at {self._address}: {error}") from error
+        if answer.status_code != 200:
+            raise FedgenError(f"SuperLink refused {what}: {answer.status_code} {answer.text[:200]}")
+        return answer.content
+
+
+def register_keys(folder: Path) -> list[str]:
+    """Let SuperLink know exactly the keys of the server's folder; returns what was changed, a sentence for each.
+
+    Keys of sites that were removed, and keys that were replaced, are unregistered.
+    """
+    sites = read_settings(folder / "server.toml", ServerSettings).sites
+    superlink, keys = SuperLink(folder), public_keys(folder / "keys")
+    nodes, done = superlink.nodes(), []
+    for node in nodes:
+        if node.name in sites and keys.get(node.name) != node.public_key:
+            superlink.unregister(node.node_id)
+            done.append(f"SuperLink no longer knows the old key of {node.name}")
+    known = {node.public_key for node in nodes}
+    for name, key in keys.items():
+        if key not in known:
+            try:
+                superlink.register(name, key)
+            except NotRunningError:
+                raise
+            except FedgenError as error:
+                raise FedgenError(
+                    f"the key of {name} was not registered ({error}); a key that was once removed is never taken again:"
+                    f" `fedgen federate rotate-key` gives {name} a new one"
+                ) from error
+            done.append(f"SuperLink knows the key of {name}")
+    return done

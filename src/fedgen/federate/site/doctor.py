@@ -1,0 +1,256 @@
+"""What is in order at a site and what is not, with what to do about it; nothing is changed, and no data is sent."""
+
+import datetime
+import socket
+import ssl
+import stat
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import httpx
+import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.primitives.asymmetric import sign_message
+
+from fedgen.errors import FedgenError
+from fedgen.federate.deploy.record import Deployment, installed, read_deployment
+from fedgen.federate.deploy.site_folder import EXPECTED
+from fedgen.federate.plan import Plan
+from fedgen.federate.settings import AppSettings, SiteSettings, read_settings
+from fedgen.federate.site.data import SiteData, load_site_data
+
+_TIMEOUT = 15.0  # seconds
+_AHEAD, _BEHIND = SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+_SOON = 30  # days before its end from which a certificate is a warning
+_QUESTION = "/v1/fleet/get-run"  # a path that the gate forwards for a site; asked for no run, SuperLink does nothing
+_REFUSED = "refused by the gate: "
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    state: Literal["ok", "warning", "wrong", "skipped"]
+    what: str
+    text: str  # what was found
+    advice: str = ""  # what to do about it
+
+
+Check = Callable[[], Iterator[Finding]]
+
+
+def examine(folder: Path) -> Iterator[Finding]:
+    """The findings about a site's folder, one after the other; they end early where nothing else can be checked."""
+    try:
+        settings = read_settings(folder / "site.toml", SiteSettings)
+        deployment = read_deployment(folder / EXPECTED)
+    except FedgenError as error:
+        yield Finding("wrong", "folder", str(error), "give the folder that the server's operator sent, unchanged")
+        return
+    yield Finding("ok", "folder", f"site {settings.name}, number {settings.number}, of {deployment.address}")
+    yield from _versions(deployment)
+    key = None
+    for found in _own_key(folder):
+        if isinstance(found, Finding):
+            yield found
+        else:
+            key = found
+    yield from _connection(folder, deployment, key)
+    yield from _data_and_model(folder, settings)
+
+
+def _versions(deployment: Deployment) -> Iterator[Finding]:
+    here = installed()
+    for name in ("fedgen", "flwr", "python"):
+        there = getattr(deployment, name)
+        if not there:
+            continue
+        same = here[name] == there if name != "python" else here[name].split(".")[:2] == there.split(".")[:2]
+        if same:
+            yield Finding("ok", f"version of {name}", here[name])
+        elif name == "python":
+            yield Finding("warning", "version of python", f"{here[name]}; the server has {there}", "usually no trouble")
+        else:
+            advice = f"install {name} {there} here, in the environment of start.sh"
+            yield Finding("wrong", f"version of {name}", f"{here[name]}; the server has {there}", advice)
+
+
+def _own_key(folder: Path) -> Iterator[Any]:
+    path = folder / "site.key"
+    again = "get it from the server's operator, or make one and send site.key.pub for `fedgen federate rotate-key`"
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        key = load_ssh_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        yield Finding("wrong", "key", f"{path} cannot be read: {error}", again)
+        return
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        yield Finding("wrong", "key", f"{path} is not an elliptic-curve key, as Flower needs", again)
+        return
+    if mode & 0o077:
+        yield Finding("wrong", "key", f"others on this machine can read {path} (mode {mode:o})", f"chmod 600 {path}")
+    else:
+        yield Finding("ok", "key", f"{path.name} can be read by its owner only")
+    public = path.with_suffix(".pub")
+    if public.exists():
+        try:
+            same = load_ssh_public_key(public.read_bytes()) == key.public_key()
+        except (OSError, ValueError, UnsupportedAlgorithm):
+            same = False
+        if not same:
+            yield Finding("wrong", "key", "site.pub is not the public key of site.key", "delete site.pub")
+    yield key
+
+
+def _connection(folder: Path, deployment: Deployment, key: ec.EllipticCurvePrivateKey | None) -> Iterator[Finding]:
+    host, port = deployment.host, deployment.port
+    try:
+        addresses = sorted({str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
+    except OSError as error:
+        yield Finding("wrong", "name", f"{host} has no address: {error.strerror or error}", "check DNS, or /etc/hosts")
+        return
+    yield Finding("ok", "name", f"{host} is {', '.join(addresses)}")
+    try:
+        socket.create_connection((host, port), timeout=_TIMEOUT).close()
+    except OSError as error:
+        advice = f"outgoing connections to port {port} must be allowed here, and superlink.sh must run at the server"
+        yield Finding("wrong", "port", f"{deployment.address} does not answer: {error.strerror or error}", advice)
+        return
+    yield Finding("ok", "port", f"{deployment.address} answers")
+    try:
+        trusted = ssl.create_default_context(cafile=folder / "ca.crt")
+    except (OSError, ssl.SSLError) as error:
+        yield Finding("wrong", "certificate", f"ca.crt cannot be read: {error}", "get it from the server's operator")
+        return
+    certificate = _certificate(host, port, trusted)
+    yield certificate
+    if certificate.state != "wrong":
+        yield from _gate(deployment, trusted, key)
+
+
+def _certificate(host: str, port: int, trusted: ssl.SSLContext) -> Finding:
+    try:
+        with (
+            socket.create_connection((host, port), timeout=_TIMEOUT) as plain,
+            trusted.wrap_socket(plain, server_hostname=host) as connection,
+        ):
+            ends = str((connection.getpeercert() or {}).get("notAfter"))
+    except ssl.SSLCertVerificationError as error:
+        advice = (
+            "the server's operator runs `fedgen federate renew-certificate`; check this machine's date, too"
+            if "expired" in error.verify_message
+            else "make sure that ca.crt is this federation's, and the address its server's: somebody may be in between"
+        )
+        return Finding("wrong", "certificate", f"the server's is not accepted: {error.verify_message}", advice)
+    except OSError as error:
+        return Finding("wrong", "certificate", f"no TLS connection: {error}", "is another program on that port?")
+    until = datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), datetime.UTC)
+    days = (until - datetime.datetime.now(datetime.UTC)).days
+    if days < _SOON:
+        advice = "the server's operator runs `fedgen federate renew-certificate`"
+        return Finding("warning", "certificate", f"issued by ca.crt; it ends in {days} days ({until:%Y-%m-%d})", advice)
+    return Finding("ok", "certificate", f"issued by ca.crt, valid until {until:%Y-%m-%d}")
+
+
+def _gate(deployment: Deployment, trusted: ssl.SSLContext, key: ec.EllipticCurvePrivateKey | None) -> Iterator[Finding]:
+    """The clock, and whether the server knows the key: by the gate's answers to a request that asks for nothing."""
+    url = f"https://{deployment.address}{_QUESTION}"
+    with httpx.Client(verify=trusted, trust_env=False, timeout=_TIMEOUT) as client:
+        try:
+            answer = client.post(url, content=b"")
+            here = datetime.datetime.now(datetime.UTC)
+            server = parsedate_to_datetime(answer.headers["date"])
+            yield _clock((here - server).total_seconds())
+            if key is None:
+                yield Finding("skipped", "key at the server", "there is no key to ask with")
+                return
+            # Signed with the server's time, so that a wrong clock here is one finding and not two.
+            answer = client.post(url, content=b"", headers=signed(key, server))
+        except KeyError:
+            yield Finding("warning", "clock", "the server does not say its time", "is it an older version?")
+            return
+        except httpx.HTTPError as error:
+            yield Finding("wrong", "gate", f"no answer: {error}", "is superlink.sh running at the server?")
+            return
+    reason = answer.text.partition(_REFUSED)[2].rstrip('"} ')
+    if reason:
+        advice = "send site.pub to the server's operator, who runs `fedgen federate rotate-key ... --public-key`"
+        yield Finding("wrong", "key at the server", reason, advice)
+    elif answer.status_code in (502, 503):
+        yield Finding("warning", "key at the server", "known, but SuperLink does not answer", "wait for the server")
+    else:
+        yield Finding("ok", "key at the server", "the gate knows it and lets this site in")
+
+
+def signed(key: ec.EllipticCurvePrivateKey, when: datetime.datetime) -> dict[str, str]:
+    """The headers by which SuperLink and the gate recognise a site."""
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    at = when.isoformat()
+    return {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public).decode(),
+        TIMESTAMP_HEADER: at,
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(key, at.encode())).decode(),
+    }
+
+
+def _clock(ahead: float) -> Finding:
+    """`ahead`: seconds by which this clock is ahead of the server's, which says whole seconds only."""
+    said = f"{abs(ahead):.0f} seconds {'ahead of' if ahead > 0 else 'behind'} the server's"
+    if not -_BEHIND < ahead < _AHEAD:
+        limits = f"at most {_AHEAD} seconds ahead and {_BEHIND} behind are allowed"
+        return Finding("wrong", "clock", f"{said}; {limits}", "set it, and use NTP (`timedatectl set-ntp true`)")
+    if abs(ahead) > _AHEAD / 2:
+        return Finding("warning", "clock", said, "use NTP (`timedatectl set-ntp true`), also at the server")
+    return Finding("ok", "clock", "as the server's")
+
+
+def _data_and_model(folder: Path, settings: SiteSettings) -> Iterator[Finding]:
+    try:
+        shared = AppSettings(folder / EXPECTED, folder)
+    except FedgenError as error:
+        yield Finding("wrong", "settings", str(error), "if it is a plug-in, install it here; else ask the operator")
+        return
+    try:
+        data = load_site_data(settings, shared.task, folder)
+    except FedgenError as error:
+        advice = "point `data` in site.toml at the right file, or change it to what federation/task.toml says"
+        yield Finding("wrong", "data", str(error), advice)
+        data = None
+    except Exception as error:  # whatever a reader of a foreign file raises
+        yield Finding("wrong", "data", f"{type(error).__name__}: {error}", "check `data` in site.toml")
+        data = None
+    if data is not None:
+        yield from _about(data, shared)
+    try:
+        task = shared.task_with(settings.model, settings.model_options, sample=settings.sample, proxy_samples=1)
+        Plan(shared.config, task)
+    except Exception as error:  # the site's own model may raise anything
+        text = str(error) if isinstance(error, FedgenError) else f"{type(error).__name__}: {error}"
+        yield Finding("wrong", "model", text, "check `model` and `sample` in site.toml, and what they need")
+        return
+    name = settings.model or shared.config.model
+    yield Finding("ok", "model", f"{name} takes such samples, for {', '.join(shared.config.algorithms)}")
+
+
+def _about(data: SiteData, shared: AppSettings) -> Iterator[Finding]:
+    shape = "x".join(map(str, data.x.shape[1:]))
+    tests = f", {len(data.y_test):,} for tests" if len(data.y_test) else ""
+    yield Finding("ok", "data", f"{len(data.y):,} samples of {shape} ({data.x.dtype}){tests}")
+    if not len(data.y_test):
+        yield Finding("warning", "data", "no test samples (x_test, y_test)", "without them the site reports no score")
+    counts = np.bincount(data.y, minlength=shared.task.classes)
+    held = [f"{name} {count:,}" for name, count in zip(shared.task.names, counts, strict=True) if count]
+    rest = f" and {len(held) - 12} more" if len(held) > 12 else ""
+    text = f"{len(held)} of {shared.task.classes} classes: {', '.join(held[:12])}{rest}"
+    yield Finding("ok" if len(held) > 1 else "warning", "labels", text, "" if len(held) > 1 else "only one class?")

@@ -1,0 +1,362 @@
+"""The commands for the life of a federation, on the folders that `init` writes."""
+
+import datetime
+import json
+import os
+import shutil
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from flwr.proto.node_pb2 import NodeInfo
+
+from fedgen.cli.federate_life import printable
+from fedgen.cli.main import main
+from fedgen.config import resolve
+from fedgen.errors import FedgenError
+from fedgen.federate.deploy import superlink
+from fedgen.federate.deploy.edit import set_values
+from fedgen.federate.deploy.folders import Folders
+from fedgen.federate.deploy.init import begin
+from fedgen.federate.deploy.keys import make_authority, public_keys
+from fedgen.federate.deploy.processes import free_port
+from fedgen.federate.journal import GATE_JOURNAL, Journal
+from fedgen.federate.server.status import Status
+from fedgen.federate.settings import NOT_DIVIDED, ServerSettings, TaskSettings
+from fedgen.federate.site import doctor
+from fedgen.federate.site.doctor import Finding, examine
+from helpers import blobs
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A federation as `init` writes it."""
+    layers = {"algorithms": ["fedavg"], "users": 2, "active": 2, "dataset": "of-the-sites", "model": "mlp"}
+    config = resolve(NOT_DIVIDED, layers, own={"dataset"})
+    task = TaskSettings(classes=4, class_names=("cat", "dog", "emu", "fox"), sample=(8, 8, 1))
+    port = free_port()
+    begin(
+        tmp_path / "f", config, task, ServerSettings(sites=("north", "south"), min_sites=1),
+        host="localhost", port=port, bind="127.0.0.1", superlink_port=free_port(),
+    )  # fmt: skip
+    return tmp_path / "f"
+
+
+@pytest.fixture
+def fedgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: str | Path) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["fedgen", "federate", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), " ".join((said.out + said.err).split())
+
+    return run
+
+
+def server_toml(root: Path) -> dict[str, Any]:
+    return tomllib.loads((root / "server/server.toml").read_text())
+
+
+def test_a_site_is_added_ready_to_send(root: Path, fedgen: Any) -> None:
+    settings = root / "server/server.toml"
+    settings.write_text(settings.read_text().replace("sites = [", "# mine\nsites = ["))
+    code, said = fedgen("add-site", root, "east")
+    assert code == 0
+    assert "SuperLink does not run" in said and "register.sh" in said  # noqa: PT018
+    assert "# mine\n" in settings.read_text(), "what the operator wrote stays"
+    assert server_toml(root)["sites"] == ["north", "south", "east"]
+    config = tomllib.loads((root / "fedgen-federation/config.toml").read_text())
+    assert (config["users"], config["active"]) == (3, 3)
+    there = {str(p.relative_to(root / "sites/east")) for p in (root / "sites/east").rglob("*")}
+    assert there == {str(p.relative_to(root / "sites/south")) for p in (root / "sites/south").rglob("*")}
+    site = root / "sites/east"
+    assert tomllib.loads((site / "site.toml").read_text())["number"] == 2
+    assert stat.S_IMODE((site / "site.key").stat().st_mode) == 0o600
+    assert (site / "site.pub").read_bytes() == (root / "server/keys/east.pub").read_bytes()
+    for file in ("start.sh", "ca.crt", "federation/task.toml"):
+        assert (site / file).read_bytes() == (root / "sites/south" / file).read_bytes()
+    assert os.access(site / "start.sh", os.X_OK)
+
+    code, said = fedgen("add-site", root / "server", "east")
+    assert (code, "east is a site already" in said) == (2, True)
+    code, said = fedgen("add-site", root, "../up")
+    assert (code, "name" in said) == (2, True)
+    assert "../up" not in settings.read_text()
+    code, said = fedgen("add-site", root / "sites", "west")
+    assert (code, "holds no federation" in said) == (2, True)
+
+
+def test_a_removed_site_keeps_its_number_and_may_come_back(root: Path, fedgen: Any) -> None:
+    assert fedgen("remove-site", root, "north")[0] == 0
+    assert server_toml(root)["sites"] == ["north", "south"]
+    assert server_toml(root)["removed"] == ["north"]
+    assert set(public_keys(root / "server/keys")) == {"south"}
+    for arguments, reason in (
+        (("remove-site", root, "north"), "`fedgen federate add-site` brings it back"),
+        (("remove-site", root, "south"), "min_sites in server/server.toml is 1"),
+        (("rotate-key", root, "nroth"), "unknown site 'nroth'; did you mean 'south'?"),
+        (("add-site", root, "north"), "exists already, and nothing is overwritten"),
+    ):
+        code, said = fedgen(*arguments)
+        assert (code, reason in said) == (2, True), said
+    shutil.rmtree(root / "sites/north")
+    assert fedgen("add-site", root, "north")[0] == 0
+    assert server_toml(root)["removed"] == []
+    assert tomllib.loads((root / "sites/north/site.toml").read_text())["number"] == 0
+    assert tomllib.loads((root / "fedgen-federation/config.toml").read_text())["users"] == 2
+
+
+def test_keys_are_replaced_by_a_new_pair_or_the_sites_own(root: Path, fedgen: Any, tmp_path: Path) -> None:
+    old = public_keys(root / "server/keys")
+    assert fedgen("rotate-key", root, "north")[0] == 0
+    new = root / "new-keys/north/site.key"
+    assert stat.S_IMODE(new.stat().st_mode) == 0o600
+    assert public_keys(root / "server/keys")["north"] != old["north"]
+    assert public_keys(root / "server/keys")["south"] == old["south"]
+    assert new.with_suffix(".pub").read_bytes() == (root / "server/keys/north.pub").read_bytes()
+    assert "exists already" in fedgen("rotate-key", root, "north")[1]
+
+    own = tmp_path / "own.pub"
+    own.write_bytes((root / "sites/north/site.pub").read_bytes())
+    assert fedgen("rotate-key", root, "south", "--public-key", own)[0] == 0
+    assert public_keys(root / "server/keys")["south"] == old["north"]
+    assert "the key that south has already" in fedgen("add-site", root, "east", "--public-key", own)[1]
+    assert "is a private key" in fedgen("add-site", root, "east", "--public-key", new)[1]
+    own.write_text("ssh-rsa nothing")
+    code, said = fedgen("rotate-key", root, "south", "--public-key", own)
+    assert (code, "ssh-keygen -t ecdsa" in said) == (2, True)
+    own.write_bytes((root / "sites/south/site.pub").read_bytes())
+    assert fedgen("add-site", root, "east", "--public-key", own)[0] == 0
+    assert not (root / "sites/east/site.key").exists()
+
+
+def test_the_certificate_is_renewed_for_the_same_key_and_names(root: Path, fedgen: Any, tmp_path: Path) -> None:
+    server, authority = root / "server/server.crt", tmp_path / "safe"
+    old = server.read_bytes()
+    (root / "authority").rename(authority)
+    code, said = fedgen("renew-certificate", root)
+    assert (code, "Run this where the authority's key is kept" in said) == (2, True)
+    assert fedgen("renew-certificate", root, "--authority", authority)[0] == 0
+    before, after = map(x509.load_pem_x509_certificate, (old, server.read_bytes()))
+    after.verify_directly_issued_by(x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes()))
+    assert after.public_key() == before.public_key()
+    assert after.serial_number != before.serial_number
+    kind = x509.SubjectAlternativeName
+    assert after.extensions.get_extension_for_class(kind) == before.extensions.get_extension_for_class(kind)
+    (kept,) = (root / "server").glob("server.crt.until-*")
+    assert kept.read_bytes() == old
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(server, root / "server/server.key")
+
+    other = make_authority()
+    (authority / "ca.crt").write_bytes(other.certificate_bytes())
+    assert "was not issued by the authority" in fedgen("renew-certificate", root, "--authority", authority)[1]
+
+
+def test_superlink_is_told_of_exactly_these_keys(root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = public_keys(root / "server/keys")
+    nodes = [
+        NodeInfo(node_id=1, name="north", public_key=b"an old key"),
+        NodeInfo(node_id=2, name="south", public_key=keys["south"]),
+        NodeInfo(node_id=3, name="somebody else", public_key=b"?"),
+    ]
+    told: list[Any] = []
+    monkeypatch.setattr(superlink.SuperLink, "nodes", lambda self: nodes)
+    monkeypatch.setattr(superlink.SuperLink, "register", lambda self, name, key: told.append((name, key)))
+    monkeypatch.setattr(superlink.SuperLink, "unregister", lambda self, node: told.append(node))
+    assert fedgen("register", root)[0] == 0
+    assert told == [1, ("north", keys["north"])]
+
+
+def test_only_what_is_asked_for_is_changed_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('# x\na = [\n  "b", # c\n]\nn = 1 # two\n\n[t]\nn = 2\n')
+    set_values(file, a=["b", "d"], n=3)
+    assert tomllib.loads(file.read_text()) == {"a": ["b", "d"], "n": 3, "t": {"n": 2}}
+    assert "# x\n" in file.read_text() and "# two" in file.read_text()  # noqa: PT018
+    set_values(file, after="a", new=[])
+    assert tomllib.loads(file.read_text())["new"] == []
+    file.write_text('"a" = 1\n')
+    with pytest.raises(FedgenError, match="write into it yourself: a = 2"):
+        set_values(file, a=2)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_takes_the_units(root: Path, tmp_path: Path) -> None:
+    for folder, unit in ((root / "server", "fedgen-server@.service"), (root / "sites/north", "fedgen-site@.service")):
+        escape = ["systemd-escape", "--path", folder]
+        instance = subprocess.run(escape, capture_output=True, text=True, check=True).stdout.strip()
+        file = tmp_path / unit.replace("@", f"@{instance}")
+        file.write_text((folder / unit).read_text())
+        (folder / "environment").write_text(f"PATH={os.environ['PATH']}\n")
+        quiet = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "SYSTEMD_LOG_LEVEL": "warning"}
+        command = ["systemd-analyze", "verify", "--user", "--man=no", "--recursive-errors=no", file]
+        done = subprocess.run(command, capture_output=True, text=True, env=quiet, check=False, timeout=600)
+        assert (done.returncode, [line for line in done.stderr.splitlines() if unit[:8] in line]) == (0, []), (
+            done.stderr
+        )
+        broken = file.read_text().replace("ExecStart=%f/", "ExecStart=%f/no-such-")
+        file.write_text(broken)
+        assert subprocess.run(command, capture_output=True, env=quiet, check=False, timeout=600).returncode, "it looks"
+
+
+def test_status_tells_the_story_of_the_journals(root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, gate = Journal(root / "server/log.jsonl", run="run"), Journal(root / "server" / GATE_JOURNAL)
+    gate.write("open", address="x")
+    gate.write("message", site="south", bytes_up=5, bytes_down=7)
+    gate.write("open", address="x")
+    gate.write("message", site="south", bytes_up=1_500, bytes_down=2_000_000)
+    gate.write("refused", status=412, reason="unknown", address="10.0.0.1")
+    log.write("started", algorithm="fedavg", rounds=9, pid=os.getpid())
+    log.write("joined", site="north")
+    log.write("joined", site="south")
+    log.write("round", round=0, cohort=["north", "south"])
+    log.write("answered", kind="train", round=0, site="south")
+    log.write("refused", round=0, site="north", reason="evil \x1b[2J [red]text", strikes=2)
+    log.write("done", round=0, sites=["south"], loss=1.0, seconds=2.5)
+    log.write("score", round=1, accuracy=None, accuracy_users=61.5)
+    with log.path.open("a") as file:
+        file.write("half a li\n")
+    status = Status(root / "server")
+    status.update()
+    assert (status.run.state, status.run.round, status.run.rounds, status.run.seconds) == ("running", 1, 9, 2.5)
+    south, north = status.sites["south"], status.sites["north"]
+    assert (south.state, south.round, south.bytes_up, south.bytes_down) == ("present", 1, 1_505, 2_000_007)
+    assert 0 <= south.seconds < 60
+    assert (north.state, north.round, north.refusals, north.strikes) == ("asked", None, 1, 2)
+    assert "does not answer" in status.superlink
+
+    code, said = fedgen("status", root)
+    assert code == 0
+    assert "run run: running, fedavg, round 1 of 9, 2.5 s a round, accuracy_users 61.50 % after round 1" in said
+    assert "turned away 1 requests" in said
+    assert "\x1b[2J" not in said
+    assert "evil ?[2J [red]text" in said, "as it is, and not as an instruction"
+    code, said = fedgen("status", root, "--json")
+    assert json.loads(said)["sites"][1]["bytes_up"] == 1_505
+
+    log.write("excluded", site="north", reason="3 messages were refused")
+    log.write("finished", round=9)
+    fedgen("remove-site", root, "south")
+    status.update()
+    assert (status.run.state, north.state, south.state) == ("finished", "excluded", "removed")
+    log.write("resumed", round=3, pid=2**22 + 1)
+    status.update()
+    assert status.run.state.startswith("interrupted")
+    node = NodeInfo(name="north", status="online", online_until=1060.0, heartbeat_interval=30.0)
+    monkeypatch.setattr(superlink.SuperLink, "nodes", lambda self: [node])
+    fresh = Status(root / "server")
+    fresh._log = fresh._gate  # as if no run had been
+    fresh.update()
+    assert (fresh.sites["north"].state, fresh.sites["north"].last_seen) == ("present", 1000.0)
+
+
+def test_text_of_others_is_made_harmless() -> None:
+    assert printable("a\x1b[31mb\x9b\n\u202ec") == "a?[31mb???c"
+    assert len(printable("x" * 1000)) == 300
+
+
+def findings(folder: Path) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = {}
+    for finding in examine(folder):
+        found.setdefault(finding.what, []).append(finding)
+    return found
+
+
+def test_the_doctor_looks_at_key_data_labels_model_and_versions(root: Path, fedgen: Any) -> None:
+    site = root / "sites/north"
+    x, y = blobs(30)
+    np.savez(site / "data.npz", x_train=x, y_train=np.where(y == 3, 0, y), x_test=x, y_test=y)
+    found = findings(site)
+    assert found["port"][0].state == "wrong", "nobody listens there"
+    assert "superlink.sh must run" in found["port"][0].advice
+    right = ("folder", "version of fedgen", "version of flwr", "version of python", "key", "name", "data", "labels")
+    assert {found[name][0].state for name in (*right, "model")} == {"ok"}
+    assert "3 of 4 classes: cat" in found["labels"][0].text
+    assert found["data"][0].text == "30 samples of 8x8x1 (uint8), 30 for tests"
+
+    np.savez(site / "data.npz", x_train=x, y_train=y + 1)
+    (site / "site.key").chmod(0o644)
+    set_values(site / "federation/deployment.toml", fedgen="0.0.9", python="2.7.18")
+    set_values(site / "federation/config.toml", model="no_such")
+    found = findings(site)
+    assert "chmod 600" in found["key"][0].advice
+    assert found["version of fedgen"][0].advice.startswith("install fedgen 0.0.9")
+    assert found["version of python"][0].state == "warning"
+    assert "unknown model 'no_such'" in found["settings"][0].text
+    set_values(site / "federation/config.toml", model="mlp")
+    (site / "site.pub").write_bytes((root / "sites/south/site.pub").read_bytes())
+    found = findings(site)
+    assert "labels are 1 to 4; the federation has 0 to 3" in found["data"][0].text
+    assert found["key"][1].text == "site.pub is not the public key of site.key"
+    np.savez(site / "data.npz", x_train=x, y_train=np.array(["cat", "owl"] * 15))
+    assert "has class 'owl', and the classes are cat, dog, emu, fox" in findings(site)["data"][0].text
+    set_values(site / "site.toml", sample=[3, 3, 1], model="cnn")
+    assert findings(site)["model"][0].state == "wrong"
+    code, said = fedgen("doctor", site)
+    assert code == 1
+    assert "things are wrong" in said
+    code, said = fedgen("doctor", root)
+    assert (code, "give the folder that the server's operator sent" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "state"),
+    [(0.5, "ok"), (-0.5, "ok"), (4.0, "warning"), (6.0, "wrong"), (-200.0, "warning"), (-306.0, "wrong")],
+)
+def test_the_clock(ahead: float, state: str) -> None:
+    assert doctor._clock(ahead).state == state
+
+
+def test_the_doctor_asks_the_gate(root: Path) -> None:
+    """A whole gate without SuperLink: certificate, clock and key, and what is wrong with each."""
+    import asyncio
+
+    from fedgen.federate.gate import gate as gate_module
+    from fedgen.federate.gate.gate import Address, Gate
+
+    folders = Folders(root)
+    port = int(tomllib.loads((root / "server/deployment.toml").read_text())["port"])
+    gate = Gate(folders.server, public_keys(folders.server / "keys"), 1000, Address("127.0.0.1", free_port()))
+    loop = asyncio.new_event_loop()
+    serving = loop.create_task(gate.serve(Address("127.0.0.1", port)))
+
+    def serve() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(serving)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        while not (folders.server / GATE_JOURNAL).exists():
+            pass
+        found = findings(root / "sites/north")
+        assert [found[name][0].state for name in ("port", "certificate", "clock")] == ["ok"] * 3
+        assert found["key at the server"][0].text == "known, but SuperLink does not answer"
+        until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=824)
+        assert f"valid until {until:%Y}" in found["certificate"][0].text
+
+        gate_module_every, gate_module._KEYS_EVERY = gate_module._KEYS_EVERY, 0.0
+        gate._keys_due = 0.0
+        (root / "server/keys/north.pub").unlink()
+        found = findings(root / "sites/north")
+        assert found["key at the server"][0].state == "wrong"
+        assert found["key at the server"][0].text.startswith("the key is not registered")
+        gate_module._KEYS_EVERY = gate_module_every
+
+        (root / "sites/north/ca.crt").write_bytes(make_authority().certificate_bytes())
+        found = findings(root / "sites/north")
+        assert found["certificate"][0].state == "wrong"
+        assert "clock" not in found
+    finally:
+        loop.call_soon_threadsafe(serving.cancel)
+        thread.join(60)
+        loop.close()
