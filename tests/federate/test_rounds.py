@@ -94,7 +94,7 @@ def poisoning(*sites: int) -> Tamper:
     def poison(site: int, message: Message, content: RecordDict) -> RecordDict:
         if site in sites and "upload" in content:
             name = next(iter(content["upload"]))
-            content["upload"][name] = Array(content["upload"][name].numpy() + np.float32(np.nan))
+            content["upload"][name] = Array(content["upload"][name].numpy().astype(np.float64))
         return content
 
     return poison
