@@ -136,7 +136,7 @@ def follow(
     after: Callable[..., None] | None = None,
 ) -> Followed:
     """Three rounds of the algorithm, and of the reference; `after(algorithm, server, theirs)` is called after each."""
-    federation = Federation(users=3, local_steps=STEPS, batch_size=BATCH, lr=RATE)
+    federation = Federation(users=3, local_steps=STEPS, batch_size=BATCH, lr=RATE, max_update=0.0)
     algorithm, federation = build(ALGORITHMS[name], TASK, federation, options)
     data = shards()
     train = jax.jit(

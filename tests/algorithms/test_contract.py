@@ -111,9 +111,11 @@ def test_partial_sharing_uploads_the_predictor_and_the_counts_only() -> None:
 
 
 # Settings with which an algorithm may need something else than by default.
-NEEDS = [(algorithm, {}) for algorithm in ALGORITHMS]
-NEEDS += [("fedavg", {"weighting": "samples"}), ("fedavg", {"aggregation": "median"}), ("fedprox", {"clip": 0.1})]
-NEEDS += [("feddfusion", {"feddfusion__steps": 0})]
+UNBOUNDED = {"max_update": 0.0}
+NEEDS = [(algorithm, UNBOUNDED) for algorithm in ALGORITHMS]
+NEEDS += [("fedavg", {"weighting": "samples", **UNBOUNDED}), ("fedavg", {"aggregation": "median", **UNBOUNDED})]
+NEEDS += [("fedprox", {"clip": 0.1, **UNBOUNDED}), ("fedavg", {"max_update": 1.0})]
+NEEDS += [("feddfusion", {"feddfusion__steps": 0, **UNBOUNDED})]
 
 
 def _no_proxy(key: jax.Array, samples: int) -> jax.Array:

@@ -18,7 +18,7 @@ from scipy.stats import norm, trim_mean
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.algorithms.wrap import With
 from fedgen.config import resolve
-from fedgen.core.aggregate import bounded, combine, combine_given
+from fedgen.core.aggregate import bounded, clipped, combine, combine_given, fair
 from fedgen.core.contract import Federation, Round
 from fedgen.core.privacy import privatise
 from fedgen.core.trees import all_finite
@@ -28,7 +28,7 @@ from fedgen.runs.privacy import guarantee
 from fedgen.runs.summary import most_messages
 from fedgen.runs.task import federation_of
 from fedgen.simulator.run import run
-from helpers import KINDS, each, play, small_setup
+from helpers import KINDS, each, play, same_bits, small_setup
 
 VALUES = np.random.default_rng(0).normal(size=(7, 3, 2)).astype(np.float32)
 
@@ -53,6 +53,8 @@ def test_a_trimmed_mean_of_few_users_trims_one_on_each_side() -> None:
         Federation(users=7, aggregation="median"),
         Federation(users=7, aggregation="trimmed", trim=0.2),
         Federation(users=7, aggregation="trimmed", trim=0.4),
+        Federation(users=7, aggregation="multi-krum"),
+        Federation(users=7, aggregation="centred-clip"),
     ],
 )
 def test_what_some_users_gave_is_combined_as_if_there_were_only_those(federation: Federation) -> None:
@@ -90,14 +92,78 @@ def test_a_minority_cannot_move_median_and_trimmed_mean_out_of_the_others_range(
         assert (got <= good.max(axis=0) + 1e-5).all()
 
 
-def test_bounded_updates_by_hand() -> None:
+def test_clipped_updates_by_hand() -> None:
     """User 0 moved by (3, 4), of length 5, and is cut to 1: (0.6, 0.8). User 1 moved by (0, 0.5) and stays."""
     start = {"a": jnp.ones(1), "b": jnp.ones(1)}
     users = {"a": jnp.array([[4.0], [1.0], [jnp.nan]]), "b": jnp.array([[5.0], [1.5], [jnp.inf]])}
-    got = bounded(users, start, 1.0)
+    got = clipped(users, start, 1.0)
     np.testing.assert_allclose(got["a"], [[1.6], [1.0], [1.0]], rtol=1e-6)
     np.testing.assert_allclose(got["b"], [[1.8], [1.5], [1.0]], rtol=1e-6)
-    assert bounded(users, start, 0.0) is users
+    assert clipped(users, start, 0.0) is users
+
+
+def test_the_bound_follows_the_median_length() -> None:
+    """Lengths 5, 1, 2, 4 and one that is not finite: the median of the four is 3."""
+    start = {"a": jnp.ones(1), "b": jnp.ones(1)}
+    users = {
+        "a": jnp.array([[4.0], [1.0], [3.0], [1.0], [jnp.nan]]),
+        "b": jnp.array([[5.0], [2.0], [1.0], [-3.0], [1.0]]),
+    }
+    untouched = bounded(users, start, Federation(users=5, max_update=2.0))
+    for name, a in users.items():
+        assert same_bits(untouched[name][:4], a[:4])
+        assert untouched[name][4] == 1.0, "what is not finite is no update at all"
+    got = bounded(users, start, Federation(users=5, max_update=1.0))
+    np.testing.assert_allclose(got["a"][:4], [[1 + 3 * 3 / 5], [1.0], [3.0], [1.0]], rtol=1e-6)
+    np.testing.assert_allclose(got["b"][:4], [[1 + 4 * 3 / 5], [2.0], [1.0], [-2.0]], rtol=1e-6)
+    assert bounded(users, start, Federation(users=5, max_update=0.0)) is users
+
+
+@pytest.mark.parametrize(
+    ("sizes", "factors"),
+    [([7.0], [1.0]), ([1.0, 1e9], [1.0, 1.0]), ([1.0, 2.0, 1e9], [1.0, 1.0, 4e-9]), ([0.0, 0.0, 5.0], [1.0, 1.0, 0.0])],
+)
+def test_of_three_one_can_be_told_from_the_others(sizes: list[float], factors: list[float]) -> None:
+    np.testing.assert_allclose(fair(jnp.array(sizes), Federation(users=3, max_update=2.0)), factors, rtol=1e-6)
+
+
+def _krum(x: np.ndarray, bad: int) -> np.ndarray:
+    """Blanchard et al.'s Multi-Krum as it is written: the n - f vectors of smallest score, averaged."""
+    n = len(x)
+    scores = []
+    for i in range(n):
+        distances = sorted(float(np.sum((x[i] - x[j]) ** 2)) for j in range(n) if j != i)
+        scores.append(sum(distances[: max(n - bad - 2, 1)]))
+    return x[np.argsort(scores, kind="stable")[: n - bad]].mean(axis=0)
+
+
+def _centred(x: np.ndarray, radius: float, steps: int) -> np.ndarray:
+    """Karimireddy et al.'s centred clipping from the median, with a radius that follows the distances."""
+    v = np.median(x, axis=0)
+    for _ in range(steps):
+        distance = np.linalg.norm(x - v, axis=1)
+        tau = radius * np.median(distance)
+        v = v + np.mean([(a - v) * min(1, tau / max(d, 1e-12)) for a, d in zip(x, distance, strict=True)], axis=0)
+    return v
+
+
+@pytest.mark.parametrize("users", [1, 2, 3, 4, 7, 10])
+def test_multi_krum_and_centred_clipping_are_as_in_their_papers(users: int) -> None:
+    rng = np.random.default_rng(users)
+    x = rng.normal(size=(users, 6))
+    x[0] += 50.0
+    tree = {"a": jnp.asarray(x[:, :2], jnp.float32), "b": jnp.asarray(x[:, 2:], jnp.float32).reshape(users, 2, 2)}
+
+    def flat(**settings: Any) -> np.ndarray:
+        got = combine(tree, None, Federation(users=users, **settings))
+        return np.concatenate([got["a"], got["b"].ravel()])
+
+    bad = max(int(0.3 * users), 1 if users >= 3 else 0)
+    np.testing.assert_allclose(flat(aggregation="multi-krum", trim=0.3), _krum(x, bad), rtol=1e-4, atol=1e-5)
+    settings = {"aggregation": "centred-clip", "centre_radius": 0.7, "centre_steps": 4}
+    np.testing.assert_allclose(flat(**settings), _centred(x, 0.7, 4), rtol=1e-4, atol=1e-5)
+    if users > 3:
+        assert np.abs(flat(aggregation="multi-krum")).max() < 3, "the outlier is not among the chosen"
 
 
 @pytest.mark.parametrize("algorithm", each(KINDS, quick=("fedavg", "feddistill+")))
@@ -107,12 +173,19 @@ def test_every_algorithm_takes_robust_aggregation(algorithm: str) -> None:
     assert bool(all_finite(state.server))
 
 
-@pytest.mark.parametrize("robust", [{"aggregation": "median"}, {"aggregation": "trimmed"}, {"clip": 0.5}])
+@pytest.mark.parametrize(
+    "robust",
+    [
+        *({"aggregation": name} for name in ("median", "trimmed", "centred-clip", "multi-krum")),
+        {"clip": 0.5},
+        {"max_update": 2.0},
+    ],
+)
 @pytest.mark.parametrize("algorithm", ["feddistill", "feddistill+"])
 def test_one_user_cannot_carry_off_the_logits(algorithm: str, robust: dict[str, Any]) -> None:
     """User 0 of five claims absurd logits of every label; the mean follows, robust aggregation does not."""
     logits = {}
-    for name, options in {"mean": {}, "robust": robust}.items():
+    for name, options in {"mean": {"max_update": 0.0}, "robust": robust}.items():
         setup = small_setup(algorithm, users=5, active=5, **options)
         built, _ = build(ALGORITHMS[algorithm], setup.task, federation_of(setup.config), {})
         forms = wires(built, setup.task, jax.random.key(0))
@@ -138,6 +211,7 @@ def test_nothing_changes_where_nothing_is_switched_on() -> None:
     ("settings", "reason"),
     [
         ({"aggregation": "median", "weighting": "samples"}, "leave out weighting"),
+        ({"max_update": 0.5}, "max_update is 0.5; it is a multiple .* at least 1, or 0"),
         ({"dp_noise": 1.0}, "needs dp_clip"),
         ({"dp_count_noise": 1.0}, "set dp_noise"),
         ({"dp_noise": 1.0, "dp_clip": 1.0}, "set dp_count_noise"),

@@ -20,7 +20,9 @@ def local_federation(
     folders = Folders(root)
     names = tuple(f"site-{n}" for n in range(setup.config.users))
     proxy = "proxy.npz" if needs_proxy(setup) else ""
-    server = ServerSettings(sites=names, poll=0.01, keep_rounds=True, test="test.npz", proxy=proxy, **settings)
+    server = ServerSettings(
+        **{"sites": names, "poll": 0.01, "keep_rounds": True, "test": "test.npz", "proxy": proxy, **settings}
+    )
     deal_out(folders, setup, server)
     grid = LocalGrid(folders.app, [folders.site(name) for name in names], tamper)
     return Server(folders.app, folders.server, "run", grid, Journal(folders.server / "log.jsonl")), grid

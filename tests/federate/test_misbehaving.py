@@ -49,9 +49,8 @@ def honest(plan: Plan) -> RecordDict:
 def check(plan: Plan, content: RecordDict) -> None:
     reply = Message(content, reply_to=Message(RecordDict(), 1, "train"))
     algorithm, _ = plan.configure(plan.hyper)
-    start = zeros(plan.forms.broadcast)
     question = ConfigRecord(dict(QUESTION))
-    checked_update(reply, question, plan.forms.upload, start, algorithm, SETTINGS, plan.config)
+    checked_update(reply, question, plan.forms.upload, algorithm, SETTINGS, plan.config)
 
 
 def change(name: str, f: Callable[[np.ndarray], np.ndarray]) -> Callable[[RecordDict], None]:
@@ -130,7 +129,6 @@ CASES = {
     "too many counts": (change(COUNTS, lambda a: a + np.int32(5)), "not those of 24 draws"),
     "absurd counts": (change(COUNTS, put((0,), 2_000_000_000)), "counts from 0 to 2000000000"),
     "counts that wrap around": (change(COUNTS, lambda a: a + np.int32([1 << 30] * 4)), "counts from 1073741824"),
-    "a huge update": (change(WEIGHT, put((0, 0), 1e6)), "length 1e[+]06"),
     "too many bytes": (lambda c: c["upload"].__setitem__("extra", BIG), r"1,049,\d+ bytes; [\d,]+ are allowed"),
     "a ticket with much beside it": (replace("about", ConfigRecord({**QUESTION, "x": b"x" * (1 << 20)})), "bytes; "),
     "a ticket with a little beside it": (replace("about", ConfigRecord({**QUESTION, "x": 1})), "repeats more"),
@@ -156,7 +154,7 @@ CASES = {
     "a missing record": (lambda c: c.pop("metrics") and None, "it has the records about, upload"),
     "an extra record": (replace("more", ConfigRecord({})), "about, metrics, more, upload"),
     "a record of another kind": (replace("upload", ConfigRecord({})), "not a ArrayRecord"),
-    "a loss that is no number": (replace("metrics", MetricRecord({"loss": float("nan")})), "not a finite number"),
+    "a loss that is NaN": (replace("metrics", MetricRecord({"loss": float("nan")})), "NaN or infinite"),
 }
 
 
@@ -220,7 +218,7 @@ def test_a_site_that_sends_poison_changes_nothing_and_is_excluded(tmp_path: Path
     def poison(site: int, message: Message, content: RecordDict) -> RecordDict:
         if site == 1 and "upload" in content:
             name = next(iter(content["upload"]))
-            content["upload"][name] = Array(content["upload"][name].numpy() + np.float32(np.nan))
+            content["upload"][name] = Array(content["upload"][name].numpy().astype(np.float64))
         return content
 
     server, grid = local_federation(tmp_path / "poisoned", setup, poison, strikes=2)
@@ -228,7 +226,7 @@ def test_a_site_that_sends_poison_changes_nothing_and_is_excluded(tmp_path: Path
     events = read_journal(server.journal.path)
     refused = [e for e in events if e["event"] == "refused"]
     assert [(e["site"], e["strikes"]) for e in refused] == [("site-1", 1), ("site-1", 2)]
-    assert all("NaN or infinite" in e["reason"] for e in refused)
+    assert all("is float64" in e["reason"] for e in refused)
     assert [e["site"] for e in events if e["event"] == "excluded"] == ["site-1"]
     asked = [e["cohort"] for e in events if e["event"] == "round"]
     assert all("site-1" in cohort for cohort in asked[:2])
@@ -241,6 +239,32 @@ def test_a_site_that_sends_poison_changes_nothing_and_is_excluded(tmp_path: Path
     for number in range(1, 5):
         one, two = (s.path / "rounds" / f"{number}.safetensors" for s in (server, absent))
         assert same_bits(*(load(path, server.plan) for path in (one, two)))
+
+
+def test_what_an_honest_site_may_send_is_no_strike_and_exclusion_ends(tmp_path: Path) -> None:
+    """Site 0 diverges in each round; site 1 sends too few arrays in the first two, is left out of two, and is back."""
+    setup = small_setup("fedavg", users=4, active=4, rounds=6)
+
+    def bad(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if "upload" in content:
+            name = next(iter(content["upload"]))
+            if site == 0:
+                content["upload"][name] = Array(content["upload"][name].numpy() + np.float32(np.nan))
+            if site == 1 and message.metadata.group_id in ("0", "1"):
+                content["upload"].pop(name)
+        return content
+
+    server, _ = local_federation(tmp_path, setup, bad, strikes=2, exclusion=2)
+    server.run()
+    events = read_journal(server.journal.path)
+    took_part = [sorted(e["sites"]) for e in events if e["event"] == "done"]
+    others = ["site-2", "site-3"]
+    assert took_part == [others, others, others, others, ["site-1", *others], ["site-1", *others]]
+    refused = [(e["site"], e.get("strikes")) for e in events if e["event"] == "refused"]
+    assert refused.count(("site-0", None)) == 6
+    assert refused.count(("site-1", 1)) == refused.count(("site-1", 2)) == 1
+    assert [(e["site"], e["until"]) for e in events if e["event"] == "excluded"] == [("site-1", 4)]
+    assert [(e["site"], e["round"]) for e in events if e["event"] == "readmitted"] == [("site-1", 4)]
 
 
 def test_a_message_that_nobody_foresaw_costs_its_sender_a_strike(tmp_path: Path, monkeypatch: Any) -> None:

@@ -96,7 +96,7 @@ def poisoning(*sites: int) -> Tamper:
     def poison(site: int, message: Message, content: RecordDict) -> RecordDict:
         if site in sites and "upload" in content:
             name = next(iter(content["upload"]))
-            content["upload"][name] = Array(content["upload"][name].numpy() + np.float32(np.nan))
+            content["upload"][name] = Array(content["upload"][name].numpy().astype(np.float64))
         return content
 
     return poison
@@ -128,7 +128,7 @@ def test_strikes_and_messages_are_on_disk_when_a_run_ends_early(tmp_path: Path) 
     again = Server(tmp_path / "fedgen-federation", tmp_path / "server", "run", grid, server.journal)
     with pytest.raises(FedgenError, match="1 are excluded"):
         again.run()
-    assert again.run_state.strikes == {"site-1": 2}
+    assert again.run_state.excluded == {"site-1": 21}
     assert again.run_state.messages == {"site-0": 1, "site-1": 2}
 
 

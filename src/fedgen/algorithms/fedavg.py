@@ -8,9 +8,9 @@ is built here.
 from typing import NamedTuple
 
 from fedgen.core import contract as fl
-from fedgen.core.aggregate import bounded, combine
+from fedgen.core.aggregate import bounded, bounds_users, clipped, combine
 from fedgen.core.losses import infer, supervised
-from fedgen.core.trees import is_off, join, shares_extractor, split
+from fedgen.core.trees import join, shares_extractor, split
 
 
 class Parts(NamedTuple):
@@ -34,8 +34,12 @@ def fedavg(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
 
 
 def taken(server: Parts, uploads: Upload, federation: fl.Federation) -> Parts:
-    """The users' models and statistics [user, ...] as the server accepts them: with updates clipped to `clip`."""
-    return bounded(Parts(uploads.params, uploads.statistics), server, federation.clip)
+    """The users' models and statistics [user, ...] as the server accepts them: with updates of bounded length.
+
+    Statistics have a bound of their own, since their changes may be far longer than those of parameters.
+    """
+    sent = clipped(Parts(uploads.params, uploads.statistics), server, federation.clip)
+    return Parts(*(bounded(part, start, federation) for part, start in zip(sent, server, strict=True)))
 
 
 def averaging(task: fl.Task, federation: fl.Federation, download: fl.Share, upload: fl.Share) -> fl.Algorithm:
@@ -82,6 +86,6 @@ def averaging(task: fl.Task, federation: fl.Federation, download: fl.Share, uplo
         (lambda server, x: infer(model, server.params, server.statistics, x)) if download == "all" else None,
         lambda received, client, x: infer(model, *model_of(received, client), x),
         personal=download != "all" or not receives_statistics,
-        needs=fl.Needs(individual_uploads=federation.aggregation != "mean" or not is_off(federation.clip)),
+        needs=fl.Needs(individual_uploads=bounds_users(federation)),
         check_upload=lambda sent: {} if sent.samples is None else {"it claims to have no samples": sent.samples < 1},
     )

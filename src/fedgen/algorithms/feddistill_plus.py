@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedgen.algorithms.fedavg import averaging
 from fedgen.algorithms.wrap import With, wrap
 from fedgen.core import contract as fl
-from fedgen.core.aggregate import bounded, combine_given
+from fedgen.core.aggregate import bounded, clipped, combine_given
 from fedgen.core.losses import kl
 from fedgen.core.trees import is_off
 
@@ -82,7 +82,8 @@ def feddistill_plus(
         own, sent = server.own, uploads.own
         given = jnp.ones_like(sent.seen) if unseen_as_zeros else sent.seen  # [user, label]
         logits = jnp.where(given[..., None], sent.logits, own.logits)
-        means = combine_given(bounded(logits, own.logits, federation.clip), given, federation)
+        taken = bounded(clipped(logits, own.logits, federation.clip), own.logits, federation)
+        means = combine_given(taken, given, federation)
         # A label that nobody saw this round keeps what was known of it.
         updated = jnp.any(given, axis=0)  # [label]
         known = jnp.maximum(own.known, updated.astype(jnp.float32))

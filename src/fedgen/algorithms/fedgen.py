@@ -13,6 +13,7 @@ import optax
 from fedgen.algorithms.fedavg import Parts, fedavg, taken
 from fedgen.algorithms.wrap import With, need_predictor, wrap
 from fedgen.core import contract as fl
+from fedgen.core.aggregate import fair
 from fedgen.core.losses import cross_entropy, diversity_loss, kl, label_weights, robust_teacher_loss, teacher_loss
 from fedgen.core.optimise import descend
 from fedgen.core.privacy import is_private
@@ -117,13 +118,14 @@ def fedgen(
         return loss._replace(value=value, memo=counts)
 
     def server_update(server: With, average: Parts, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
-        counts = uploads.own.counts.astype(jnp.float32)  # [user, label]
+        sent = uploads.own.counts.astype(jnp.float32)  # [user, label]
+        counts = sent * fair(jnp.sum(sent, axis=1), federation)[:, None]
         prior = jnp.sum(counts, axis=0) / jnp.sum(counts)
         if is_private(federation):  # noise may have made all of them 0
             prior = jnp.where(jnp.sum(counts) > 0, prior, 1 / classes)
         predictors = taken(server.base, uploads.base, federation).params.predictor
         lam = label_weights(counts) if weights == "counts" else jnp.full_like(counts, 1 / counts.shape[0])
-        counted = (counts > counts_start) | (weights == "equal")  # [user, label]
+        counted = (sent > counts_start) | (weights == "equal")  # [user, label]
 
         def draw(key: fl.Array) -> tuple[fl.Array, fl.Array]:
             y = jnp.sort(draw_labels(key, generator_batch, target(prior)))  # sorted for diversity_loss

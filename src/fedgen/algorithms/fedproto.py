@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fedgen.algorithms.fedavg import averaging
 from fedgen.algorithms.wrap import With, wrap
 from fedgen.core import contract as fl
-from fedgen.core.aggregate import combine
+from fedgen.core.aggregate import combine, fair
 from fedgen.core.losses import infer
 from fedgen.core.trees import is_off
 from fedgen.errors import FedgenError
@@ -62,8 +62,22 @@ def fedproto(
             return sums, None
         return Sums(sums.first / jnp.maximum(sums.weight, 1.0)[:, None], (sums.weight > 0).astype(jnp.float32)), None
 
+    def fair_sums(sums: Sums) -> Sums:
+        """Sums [user, ...] of which no user's count more, and no prototype is longer, than `max_update` allows."""
+        has = sums.weight > 0  # [user, label]
+        lengths = jnp.sqrt(jnp.sum(sums.first**2, axis=-1)) / jnp.where(has, sums.weight, 1.0)
+        shorter = fair(lengths, federation, has)
+        less = fair(jnp.sum(sums.weight, axis=1), federation)[:, None] if average == "samples" else jnp.ones(())
+        return Sums(sums.first * (shorter * less)[..., None], sums.weight * less)
+
+    def check_upload(sent: Sums) -> dict[str, fl.Array]:
+        wrong = {"it has counted a label less than no times": jnp.min(sent.weight) < 0}
+        if average == "users":
+            wrong["it gives a label another weight than 0 or 1"] = jnp.any((sent.weight != 0) & (sent.weight != 1))
+        return wrong
+
     def server_update(server: With, new: fl.Tree, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
-        sent: Sums = combine(uploads.own, None, federation)
+        sent: Sums = combine(fair_sums(uploads.own), None, federation)
         seen = sent.weight > 0  # a label that nobody has in this round keeps its prototype
         means = sent.first / jnp.where(seen, sent.weight, 1.0)[:, None]
         own: Prototypes = server.own
@@ -87,6 +101,6 @@ def fedproto(
         after=after,
         local_finish=local_finish,
         server_update=server_update,
-        check_upload=lambda sent: {"it has counted a label less than no times": jnp.min(sent.weight) < 0},
+        check_upload=check_upload,
         predict_local=predict_local,
     )

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from fedgen.core import contract as fl
-from fedgen.core.aggregate import combine
+from fedgen.core.aggregate import combine, fair
 from fedgen.core.losses import cross_entropy
 from fedgen.core.optimise import descend
 from fedgen.core.streams import stream
@@ -75,8 +75,30 @@ def remembered(before: Sums, uploads: Sums, memory: fl.Scalar, federation: fl.Fe
     return jax.tree.map(
         lambda old, mean: old * kept.reshape(-1, *(1,) * (old.ndim - 1)) + users * mean,
         before,
-        combine(uploads, None, federation),
+        combine(fair_sums(uploads, federation), None, federation),
     )
+
+
+def fair_sums(uploads: Sums, federation: fl.Federation) -> Sums:
+    """Packed sums [user, ...] of which no user's count more, and no label's features are longer, than `max_update`."""
+    has = uploads.counts > 0  # [user, label]
+    lengths = jnp.sqrt(_squares(uploads) / jnp.where(has, uploads.counts, 1.0))  # root mean square
+    shorter, less = fair(lengths, federation, has), fair(jnp.sum(uploads.counts, axis=1), federation)[:, None]
+    return Sums(
+        uploads.counts * less,
+        uploads.first * (less * shorter)[..., None],
+        uploads.second * (less * shorter**2)[..., None],
+    )
+
+
+def _squares(sums: Sums) -> fl.Array:
+    """The sum of squared lengths of each label's features, of packed sums [..., label]."""
+    return jnp.sum(sums.second[..., _diagonal(sums)], axis=-1)
+
+
+def _diagonal(sums: Sums) -> np.ndarray:
+    """The places of a matrix's diagonal in its triangle."""
+    return np.cumsum(np.arange(1, sums.first.shape[-1] + 1)) - 1
 
 
 def gaussians_of(sums: Sums) -> Gaussians:
@@ -155,10 +177,12 @@ def refit(
 
 def check_sums(sums: Sums, drawn: int) -> dict[str, fl.Array]:
     """What no honest user uploads; `drawn` is the number of its samples, or 0 where only the user knows it."""
-    squares = np.cumsum(np.arange(1, sums.first.shape[-1] + 1)) - 1  # places of the diagonal in the triangle
+    # |sum of n vectors|^2 <= n * sum of their squares, but for rounding
+    most = 1.01 * sums.counts * _squares(sums) + 1e-6
     wrong = {
         "it has counted a label less than no times": jnp.min(sums.counts) < 0,
-        "it has a sum of squares that is negative": jnp.min(sums.second[:, squares]) < 0,
+        "it has a sum of squares that is negative": jnp.min(sums.second[:, _diagonal(sums)]) < 0,
+        "its sums are longer than their squares allow": jnp.any(jnp.sum(sums.first**2, axis=-1) > most),
     }
     if drawn:
         wrong[f"its label counts are not those of {drawn} draws"] = jnp.abs(jnp.sum(sums.counts) - drawn) > 0.5

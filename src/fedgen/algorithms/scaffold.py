@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fedgen.algorithms.fedavg import Parts, fedavg
 from fedgen.algorithms.wrap import With, wrap
 from fedgen.core import contract as fl
-from fedgen.core.aggregate import bounded, combine
+from fedgen.core.aggregate import bounded, clipped, combine
 from fedgen.core.trees import join, split
 
 
@@ -48,7 +48,8 @@ def scaffold(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
 
     def server_update(server: With, average: Parts, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
         part = round.cohort.shape[0] / federation.users  # the fraction of users that took part
-        sent = combine(bounded(uploads.own, server.own, federation.clip), None, federation)
+        taken = bounded(clipped(uploads.own, server.own, federation.clip), server.own, federation)
+        sent = combine(taken, None, federation)
         return With(average, jax.tree.map(lambda c, m: c + part * (m - c), server.own, sent)), {}
 
     return wrap(

@@ -30,8 +30,8 @@ def list_() -> None:
     """Show the algorithms, presets, datasets, models and partitions, each with one line.
 
     What an installed plug-in brings is marked with its package. An algorithm that needs each upload by itself, not only
-    their sum, does not go with secure aggregation. In place of a name, `package.module:function` can be
-    given to --algorithm, --model and --dataset.
+    their sum, does not go with secure aggregation (nor does any, unless max_update is 0). In place of a name,
+    `package.module:function` can be given to --algorithm, --model and --dataset.
     """
     groups: dict[str, Registry[Any] | Mapping[str, str]] = {
         "Algorithms": ALGORITHMS,
@@ -72,7 +72,7 @@ def _notes(registry: Registry[Any], name: str) -> list[str]:
 
 
 def needs_of(builder: Callable[..., Any]) -> list[str]:
-    """What an algorithm declares to need at its default options, in words."""
+    """What an algorithm declares to need at its default options and without bounds on users (max_update), in words."""
     import jax
 
     from fedgen.algorithms import build
@@ -82,5 +82,5 @@ def needs_of(builder: Callable[..., Any]) -> list[str]:
     task = Task(
         mlp((2,), 2, hidden=2, latent=2), 2, jax.ShapeDtypeStruct((2,), "float32"), lambda x: x, proxy_samples=1
     )
-    needs = build(builder, task, Federation(), {})[0].needs
+    needs = build(builder, task, Federation(max_update=0), {})[0].needs
     return [said for field, said in NEEDS.items() if getattr(needs, field)]

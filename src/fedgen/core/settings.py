@@ -134,11 +134,27 @@ class Federation(BaseModel):
         "running statistics of BatchNorm: averaged by the server, or local, kept by the users",
         per_algorithm=True,
     )
-    aggregation: Literal["mean", "median", "trimmed"] = setting(
-        "mean", "Server", "how the server combines the users' parameters: mean, median or trimmed (a trimmed mean)"
+    aggregation: Literal["mean", "median", "trimmed", "centred-clip", "multi-krum"] = setting(
+        "mean",
+        "Server",
+        "how the server combines the users' parameters: mean, median, trimmed (a trimmed mean), centred-clip (centred"
+        " clipping) or multi-krum",
     )
     trim: Annotated[float, Field(ge=0, lt=0.5)] = setting(
-        0.2, "Server", "the fraction of the largest and of the smallest values that aggregation trimmed leaves out"
+        0.2,
+        "Server",
+        "the fraction of the largest and of the smallest values that aggregation trimmed leaves out, and of the users"
+        " that multi-krum leaves out",
+    )
+    centre_radius: Rate = setting(
+        1.0, "Server", "the radius of centred-clip, as a multiple of the median distance of users from the centre"
+    )
+    centre_steps: Positive = setting(3, "Server", "iterations of centred-clip in a round")
+    max_update: NotNegative = setting(
+        2.0,
+        "Server",
+        "maximum norm of an update, as a multiple of the median norm of the round's updates; larger ones are scaled"
+        " down by the server (0: no limit)",
     )
     clip: NotNegative = setting(
         0.0, "Server", "maximum norm of an update; larger ones are scaled down by the server (0: no limit)"

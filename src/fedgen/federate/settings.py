@@ -93,9 +93,12 @@ class ServerSettings(BaseModel):
     attempts: Positive = Field(
         default=3, description="how often a failing site is asked in one round when no other site is left to ask"
     )
-    strikes: Positive = Field(default=3, description="refused messages after which a site is excluded")
-    max_update: Rate = Field(
-        default=10.0, description="largest norm of an update, relative to one plus the norm of the model it changes"
+    strikes: Positive = Field(default=3, description="messages that no honest site sends, after which one is excluded")
+    exclusion: WholeNumber = Field(
+        default=20, description="rounds until an excluded site is asked again (0: not in this run)"
+    )
+    take_back: bool = Field(
+        default=True, description="take back a round that breaks the model, and do it again without the outlier"
     )
     max_message: Positive = Field(
         default=100_000_000, description="the most bytes of one message from a site; the gate refuses larger ones"

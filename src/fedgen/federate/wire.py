@@ -25,6 +25,10 @@ class InvalidMessageError(Exception):
     """A message that is not as expected; its text is the reason."""
 
 
+class NotFiniteError(InvalidMessageError):
+    """A message with values that are NaN or infinite, which an honest site sends too if it was given a broken model."""
+
+
 def encode(tree: Tree) -> ArrayRecord:
     """The arrays of a tree, named by their paths in it."""
     arrays = named(jax.device_get(tree))
@@ -59,7 +63,7 @@ def _checked(name: str, array: Array, expected: Any) -> np.ndarray:
         )
     found = np.frombuffer(numbers, dtype).reshape(shape)
     if np.issubdtype(found.dtype, np.floating) and not np.isfinite(found).all():
-        raise InvalidMessageError(f"{name} has values that are NaN or infinite")
+        raise NotFiniteError(f"{name} has values that are NaN or infinite")
     return found
 
 

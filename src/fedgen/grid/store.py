@@ -26,9 +26,12 @@ Cell = dict[str, Any]
 def identity(config: RunConfig) -> str:
     """The name of a cell, equal for equal computations, in whichever experiment.
 
-    It is made of what differs from the defaults, so that a new option does not rename what was computed before.
+    It is made of what differs from the defaults, so that a new option does not rename what was computed before: without
+    a bound on updates, as long as there was none.
     """
-    kept = {key: value for key, value in changes(config).items() if key not in NOT_IN_IDENTITY}
+    kept = {key: value for key, value in changes(config).items() if key not in {*NOT_IN_IDENTITY, "max_update"}}
+    if config.max_update:
+        kept["max_update"] = config.max_update
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
     return f"{file_name(config.dataset.rsplit('/', 1)[-1])}-{file_name(config.algorithms[0])}-{digest}"
 

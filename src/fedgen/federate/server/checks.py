@@ -1,6 +1,7 @@
 """The server's checks of a site's reply: it belongs to this very message, and its numbers are plausible."""
 
 import json
+import math
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -10,7 +11,7 @@ from fedgen.core.contract import Algorithm, Tree
 from fedgen.core.trees import named, nbytes
 from fedgen.federate import wire
 from fedgen.federate.settings import ServerSettings
-from fedgen.federate.wire import InvalidMessageError
+from fedgen.federate.wire import InvalidMessageError, NotFiniteError
 
 _SLACK = 1 << 10  # bytes of overhead that a message may have, and each of its arrays
 # Bytes of Flower's objects: the message with its records; and an array's entry in its record, without its name.
@@ -23,7 +24,6 @@ def checked_update(
     reply: Message,
     question: ConfigRecord,
     form: Tree,
-    broadcast: Tree,
     algorithm: Algorithm,
     settings: ServerSettings,
     config: RunConfig,
@@ -39,10 +39,11 @@ def checked_update(
     for problem, found in (algorithm.check_upload(upload) if algorithm.check_upload else {}).items():
         if bool(found):
             raise InvalidMessageError(problem)
-    _check_length(upload, broadcast, settings.max_update, config)
     if set(content["metrics"]) != (set() if config.dp_noise else {"loss"}):
         raise InvalidMessageError("its metrics are not the expected ones")
     loss = content["metrics"].get("loss")
+    if isinstance(loss, float) and not math.isfinite(loss):
+        raise NotFiniteError("its loss is NaN or infinite")
     if loss is not None and not (isinstance(loss, float) and abs(loss) <= _MOST):
         raise InvalidMessageError("its loss is not a finite number of 32 bits")
     return upload, loss
@@ -110,23 +111,3 @@ def _check_variances(upload: Tree) -> None:
     for name, leaf in named(upload).items():
         if name.endswith("['variance']") and leaf.min() < 0:
             raise InvalidMessageError(f"{name} has a negative variance")
-
-
-def _check_length(upload: Tree, broadcast: Tree, most: float, config: RunConfig) -> None:
-    """Refuse an update whose norm is out of proportion to the model it changes and to the noise that sites add."""
-    reference = named(broadcast)
-    change = length = 0.0
-    numbers = 0
-    for name, leaf in named(upload).items():
-        # An array that was broadcast under the same name is what the upload changes. Others (class statistics, say) are
-        # no update of anything: they are finite, and an algorithm's `check_upload` may ask for more.
-        if np.issubdtype(leaf.dtype, np.floating) and name in reference:
-            start = np.asarray(reference[name], np.float64)
-            change += float(np.sum((leaf - start) ** 2))
-            length += float(np.sum(start**2))
-            numbers += leaf.size
-    # The norm of d standard normal numbers exceeds sqrt(d) + 6 less than once in 10^7 messages.
-    noisy = config.dp_clip * (1 + config.dp_noise * (numbers**0.5 + 6)) if config.dp_noise else 0.0
-    bound = max(most * (1 + length**0.5), noisy)
-    if change**0.5 > bound:
-        raise InvalidMessageError(f"its update has length {change**0.5:.3g}; {bound:.3g} is allowed")

@@ -17,7 +17,7 @@ from fedgen.federate.server.replies import Replies, SendError, send
 from fedgen.federate.server.roster import Roster, wait_until
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.text import harmless
-from fedgen.federate.wire import InvalidMessageError
+from fedgen.federate.wire import InvalidMessageError, NotFiniteError
 
 # Seconds that a message stays valid beyond the round's timeout, which starts only when all are sent: Flower must still
 # accept a reply in the round's last seconds.
@@ -35,7 +35,16 @@ class Exchange:
         self._replies, self._gate = Replies(grid), gate
         self.roster = Roster(grid, settings, journal, members)
         self.strikes: dict[str, int] = {}  # by the name of the site
+        self.excluded: dict[str, int | None] = {}  # by name: the round when it is asked again; None: never
+        self.not_finite: set[int] = set()  # sites whose last replies had values that are NaN or infinite
         self._silent: dict[int, tuple[str, int]] = {}  # by site: when it connected, and the round without its reply
+
+    def resume(self, strikes: dict[str, int], excluded: dict[str, int | None]) -> None:
+        """Go on with what is known of sites; in older checkpoints only strikes say that a site is excluded."""
+        for name, number in strikes.items():
+            if number >= self._settings.strikes:
+                excluded[name], strikes[name] = None, 0
+        self.strikes, self.excluded = strikes, excluded
 
     def wait_for_all(self) -> None:
         """Wait until all sites are connected, at most `join_timeout`; later ones take part from then on."""
@@ -65,7 +74,7 @@ class Exchange:
                 logged = True
             self._silent.clear()  # there is no choice but to ask those again
             if not wait_until(deadline, self._settings.poll):
-                out = sum(strikes >= self._settings.strikes for strikes in self.strikes.values())
+                out = sum(not self._is_back(name, number) for name in list(self.excluded))
                 excluded = f" ({out} are excluded for {self._settings.strikes} refused messages)" if out else ""
                 raise FedgenError(
                     f"only {present} of the {needed} sites that are needed were connected for"
@@ -86,6 +95,7 @@ class Exchange:
         waiting: dict[str, tuple[int, ConfigRecord]] = {}
         timeout = self._settings.round_timeout
         self._gate.refused()  # skip what concerned earlier messages
+        self.not_finite = set()
         for site, node in sites.items():
             # A random ticket, which the reply must repeat.
             question = ConfigRecord({"run": run, "round": number, "site": site, "ticket": secrets.token_hex(8)})
@@ -117,6 +127,9 @@ class Exchange:
                     continue
                 try:
                     answers[site] = take(reply, question)
+                except NotFiniteError as error:  # an honest site's training may diverge, so that this is no strike
+                    self.not_finite.add(site)
+                    self._journal.write("refused", round=number, site=self.roster.name(site), reason=str(error))
                 except InvalidMessageError as error:
                     self._strike(site, number, str(error))
                 except Exception as error:  # no message may end the run for the others
@@ -143,13 +156,24 @@ class Exchange:
 
     def _may_be_asked(self, site: int, number: int) -> bool:
         """False for an excluded site, and for `rest` rounds for one that did not reply, unless it reconnected."""
-        if self.strikes.get(self.roster.name(site), 0) >= self._settings.strikes:
+        if not self._is_back(self.roster.name(site), number):
             return False
         if site in self._silent:
             arrival, missed = self._silent[site]
             if arrival == self.roster.arrival(site) and number < missed + self._settings.rest:
                 return False
             del self._silent[site]
+        return True
+
+    def _is_back(self, name: str, number: int) -> bool:
+        """Whether a site may be asked in this round: it was never excluded, or not any more."""
+        if name not in self.excluded:
+            return True
+        until = self.excluded[name]
+        if until is None or number < until:
+            return False
+        del self.excluded[name]
+        self._journal.write("readmitted", round=number, site=name)
         return True
 
     def _failed(self, site: int, number: int, reason: str) -> None:
@@ -160,5 +184,9 @@ class Exchange:
         reason = harmless(reason)
         strikes = self.strikes[name] = self.strikes.get(name, 0) + 1
         self._journal.write("refused", round=number, site=name, reason=reason, strikes=strikes)
-        if strikes == self._settings.strikes:
-            self._journal.write("excluded", round=number, site=name, reason=f"{strikes} messages were refused")
+        if strikes >= self._settings.strikes:
+            rounds = self._settings.exclusion
+            until = self.excluded[name] = number + 1 + rounds if rounds else None
+            self.strikes[name] = 0
+            reason = f"{strikes} messages were refused"
+            self._journal.write("excluded", round=number, site=name, reason=reason, until=until)

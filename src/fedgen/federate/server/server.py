@@ -35,6 +35,7 @@ from fedgen.federate.plan import Plan
 from fedgen.federate.refusals import REFUSALS, RefusalReader
 from fedgen.federate.server.checks import besides_arrays, checked_score, checked_update, largest_update
 from fedgen.federate.server.exchange import Exchange
+from fedgen.federate.server.judge import Unjudged, fell, outlier, rose
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.settings import AppSettings, ServerSettings, read_settings
 from fedgen.federate.site.data import checked_samples, checked_shape
@@ -48,6 +49,12 @@ from fedgen.runs.scores import Record, named_headline
 from fedgen.runs.summary import result_row, summary_of
 from fedgen.runs.trained import Trained
 
+Update = tuple[Tree, float | None]  # a site's upload and its training loss
+
+
+class BrokenModelError(Exception):
+    """Training from the model that the last round left gives sites no finite numbers."""
+
 
 @dataclass
 class RunState:
@@ -56,6 +63,8 @@ class RunState:
     run: str  # a random id, by which sites keep the states of different runs apart
     round: int = 0
     strikes: dict[str, int] = field(default_factory=dict)  # refused replies, by the site's name
+    excluded: dict[str, int | None] = field(default_factory=dict)  # the round when a site is asked again; None: never
+    loss: float | None = None  # the median of the sites' training losses in the last round
     messages: dict[str, int] = field(default_factory=dict)  # how often each site was asked to train
     seconds: float = 0.0
     bytes_up: int = 0
@@ -101,6 +110,8 @@ class Server:
         members = Membership(folder, self.settings, journal, users=self.config.users, fixed=self.plan.depends_on_users)
         self.exchange = Exchange(grid, self.settings, self.journal, members, RefusalReader(folder / REFUSALS))
         self.records: list[Record] = []
+        self._unjudged = Unjudged(self.path, self.plan.forms)
+        self._accuracy: float | None = None  # of the model after the last round, on the server's test samples
 
     def run(self) -> dict[str, Any]:
         """Run all remaining rounds and return the summary. Ending early is an error; finished rounds are kept."""
@@ -118,6 +129,7 @@ class Server:
         summary = self._summary()
         if sound:
             self.run_folder.save_model(self.plan.name, self.config.seed, Trained(state, None, self.config.rounds))
+        self._unjudged.forget(self.run_state.round - 1)
         self.run_folder.write_summary(summary)
         self.journal.write("finished", round=self.run_state.round)
         return summary
@@ -127,6 +139,7 @@ class Server:
         about = self.run_folder.about()
         if about is None:
             self.run_state = RunState(secrets.token_hex(8), strikes=self.exchange.strikes)
+            self.run_state.excluded = self.exchange.excluded
             self.run_folder.rewind(0)
             state = self.plan.server_init()
             self.journal.write("started", algorithm=self.plan.name, rounds=self.config.rounds, pid=os.getpid())
@@ -137,7 +150,7 @@ class Server:
         self.run_state = RunState(**(about.get("run_state") or about["standing"]))  # the name in older checkpoints
         if self.run_folder.summary_file.exists():
             raise FedgenError(f"the run in {self.path} is finished; give a new one another name")
-        self.exchange.strikes = self.run_state.strikes
+        self.exchange.resume(self.run_state.strikes, self.run_state.excluded)
         self.records = self.run_folder.rewind(about["metrics_bytes"])
         self.journal.write("resumed", round=self.run_state.round, pid=os.getpid())
         return self.run_folder.restore(self.plan.forms.server)
@@ -148,34 +161,106 @@ class Server:
         broadcast = self._algorithm.broadcast(state, jnp.int32(number))
         try:
             updates = self._updates(number, broadcast, state)
+            losses = [loss for _, loss in updates.values() if loss is not None]
+            broken = self._loss_rose(losses) and self._can_take_back(number - 1)
+        except BrokenModelError:
+            broken = True
         except FedgenError:
             self._save(state)  # with the strikes, so that a resumed run still excludes the same sites
             raise
-        losses = [loss for _, loss in updates.values() if loss is not None]
-        uploads = stack([upload for upload, _ in updates.values()])
-        after, metrics = jax.device_get(
-            self._update(self.plan.hyper, state, uploads, np.int32(number), np.array(list(updates)))
-        )
+        if broken:
+            return self._round(self._last_round_taken_back(number))
+        uploads = {site: upload for site, (upload, _) in updates.items()}
+        after, metrics, uploads = self._aggregated(number, state, uploads)
+        if self._judges_by_loss():
+            self._unjudged.keep(number, state, uploads)
         self.run_state.round = number + 1
+        self.run_state.loss = float(np.median(losses)) if losses else None
         loss = float(np.mean(losses)) if losses else None
         self.run_state.unscored = {"train_loss": loss, **{key: float(value) for key, value in metrics.items()}}
         self.run_state.seconds += time.monotonic() - start
         self._save(after)
         if self.settings.keep_rounds:
             save_tree(self.path / "rounds" / f"{number + 1}.safetensors", after, self._about())
-        names = list(map(self.exchange.roster.name, updates))
+        self._unjudged.forget(number - 1)  # only now, so that a kill loses nothing
+        names = list(map(self.exchange.roster.name, uploads))
         self.journal.write("done", round=number, sites=names, loss=loss, seconds=round(time.monotonic() - start, 2))
         return after
 
+    def _combined(self, number: int, state: Tree, uploads: Mapping[int, Tree]) -> tuple[Tree, dict[str, Array]]:
+        """The state after a round with these uploads, and what the algorithm reports of it."""
+        sites = np.array(list(uploads))
+        together = stack(list(uploads.values()))
+        return jax.device_get(self._update(self.plan.hyper, state, together, np.int32(number), sites))
+
+    def _aggregated(
+        self, number: int, state: Tree, uploads: dict[int, Tree]
+    ) -> tuple[Tree, dict[str, Array], dict[int, Tree]]:
+        """As `_combined`, without the outlier where the model would not be finite, or clearly worse, with it."""
+        after, metrics = self._combined(number, state, uploads)
+        judged = self._test_accuracy(state) if self._accuracy is None else self._accuracy
+        accuracy = self._test_accuracy(after)
+        while self.settings.take_back and len(uploads) > self.settings.min_sites:
+            sound = self._is_finite(after)
+            if sound and (judged is None or accuracy is None or not fell(judged, accuracy)):
+                break
+            worst = outlier(uploads)
+            fewer = {site: upload for site, upload in uploads.items() if site != worst}
+            again, reported = self._combined(number, state, fewer)
+            better = self._test_accuracy(again)
+            if sound and not (better is not None and judged is not None and better >= ((accuracy or 0) + judged) / 2):
+                break  # it is not this update that broke the model
+            reason = f"the accuracy fell from {judged:.1f} to {accuracy:.1f} %" if sound else "the model was not finite"
+            self._journal_taken_back(number, worst, reason)
+            after, metrics, uploads, accuracy = again, reported, fewer, better
+        self._accuracy = accuracy
+        return after, metrics, uploads
+
+    def _is_finite(self, state: Tree) -> bool:
+        return bool(all_finite(self._algorithm.broadcast(state, jnp.int32(self.run_state.round))))
+
+    def _test_accuracy(self, state: Tree) -> float | None:
+        """The global model's accuracy on the server's own test samples, where it has them and is to judge by it."""
+        if self._tester is None or self._test is None or not self.settings.take_back:
+            return None
+        return 100 * float(self._tester(*self._test, jax.device_get(state)).sum()) / len(self._test[1])
+
+    def _judges_by_loss(self) -> bool:
+        """Whether a round is judged by the losses that sites report in the next one: they are all that there is."""
+        judges = self._tester is not None and self._test is not None
+        return self.settings.take_back and not judges and not self.config.dp_noise
+
+    def _loss_rose(self, losses: list[float]) -> bool:
+        before = self.run_state.loss
+        return before is not None and bool(losses) and rose(before, float(np.median(losses)))
+
+    def _last_round_taken_back(self, number: int) -> Tree:
+        """The state before this round if the last one had been without its outlier."""
+        before, uploads = self._unjudged.load(number - 1)
+        worst = outlier(uploads)
+        del uploads[worst]
+        corrected, _ = self._combined(number - 1, before, uploads)
+        self._journal_taken_back(number - 1, worst, "the sites' training losses rose or were not finite")
+        self._save(corrected)
+        self._unjudged.keep(number - 1, before, uploads)
+        return corrected
+
+    def _can_take_back(self, number: int) -> bool:
+        """Whether the round is kept, with more updates than are needed."""
+        return len(self._unjudged.sites(number)) > self.settings.min_sites
+
+    def _journal_taken_back(self, number: int, site: int, reason: str) -> None:
+        self.journal.write("taken back", round=number, without=self.exchange.roster.name(site), reason=reason)
+
     def _score(self, state: Tree) -> bool:
         """Evaluate the last round if `eval_every` says so; False when the model is no longer finite."""
-        sound = bool(all_finite(self._algorithm.broadcast(state, jnp.int32(self.run_state.round))))
+        sound = self._is_finite(state)
         self._record(state, self.run_state.unscored or {}, sound)
         self.run_state.unscored = None
         self._save(state)
         return sound
 
-    def _updates(self, number: int, broadcast: Tree, state: Tree) -> dict[int, tuple[Tree, float | None]]:
+    def _updates(self, number: int, broadcast: Tree, state: Tree) -> dict[int, Update]:
         """Valid updates of at least `min_sites` sites, in the order of the round's permutation.
 
         While there are too few, the next sites of the permutation are asked, and those that failed only when no other
@@ -184,12 +269,12 @@ class Server:
         arrays = wire.encode(broadcast)
         down = sum(len(array.data) for array in arrays.values())
 
-        def take(reply: Message, question: ConfigRecord) -> tuple[Tree, float | None]:
+        def take(reply: Message, question: ConfigRecord) -> Update:
             self.run_state.bytes_up += wire.size(reply.content)
             form = self.plan.forms.upload
-            return checked_update(reply, question, form, broadcast, self._algorithm, self.settings, self.config)
+            return checked_update(reply, question, form, self._algorithm, self.settings, self.config)
 
-        updates: dict[int, tuple[Tree, float | None]] = {}
+        updates: dict[int, Update] = {}
         asked: Counter[int] = Counter()  # how often, in this round
         everyone = self.config.active == self.config.users  # then those that join meanwhile, too
         active = sys.maxsize if everyone else self.config.active
@@ -217,6 +302,8 @@ class Server:
                 asked[site] += 1
             self._save(state)  # a site may reply even if the server dies now, so the message must be counted
             updates |= self.exchange.ask("train", self.run_state.run, number, arrays, cohort, take)
+            if 2 * len(self.exchange.not_finite) > len(cohort) and self._can_take_back(number - 1):
+                raise BrokenModelError
         return {site: updates[site] for site in self._order(number) if site in updates}
 
     def _order(self, number: int) -> list[int]:

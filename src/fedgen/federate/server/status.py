@@ -143,8 +143,8 @@ class Status:
             site.refusals += 1
             site.strikes = int(event.get("strikes", site.strikes))
             site.trouble = str(event.get("reason", ""))
-        elif kind == "excluded":
-            site.excluded = True
+        elif kind in ("excluded", "readmitted"):
+            site.excluded = kind == "excluded"
 
     def _begin(self, event: dict[str, Any]) -> None:
         """A run begins, or goes on."""

@@ -1,0 +1,70 @@
+"""Whether a round broke the model, and whose update is the outlier then."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedgen.core.contract import Tree
+from fedgen.core.trees import stack
+from fedgen.core.wires import Wires
+from fedgen.runs.checkpoint import load_tree, read_about, save_tree
+
+# An honest round may well cost some accuracy where sites differ. These are far beyond that.
+_POINTS, _SHARE = 20.0, 0.5  # of accuracy: how many are lost, and how much is left of what there was
+_NATS, _TIMES = 1.0, 3.0  # of the loss: by how much it has grown, and how many times
+
+
+def fell(before: float, after: float) -> bool:
+    """Whether an accuracy in percent fell so far that the model must be broken."""
+    return before - after > _POINTS and after < _SHARE * before
+
+
+def rose(before: float, after: float) -> bool:
+    """Whether a loss rose so far that the model must be broken."""
+    return not np.isfinite(after) or (after - before > _NATS and after > _TIMES * before)
+
+
+def outlier(uploads: Mapping[int, Tree]) -> int:
+    """The site whose upload is farthest from the others: from the median of each number."""
+    vectors = {site: _vector(upload) for site, upload in uploads.items()}
+    middle = np.median(np.stack(list(vectors.values())), axis=0)
+    return max(vectors, key=lambda site: float(np.linalg.norm(vectors[site] - middle)))
+
+
+class Unjudged:
+    """The state before a round and its uploads on disk, until the next round tells whether it broke the model."""
+
+    def __init__(self, folder: Path, forms: Wires) -> None:
+        self._folder, self._forms = folder, forms
+
+    def keep(self, number: int, state: Tree, uploads: Mapping[int, Tree]) -> None:
+        """Keep a round beside the one before it, which may still be asked for after a kill."""
+        kept = {"state": state, "uploads": stack(list(uploads.values()))}
+        save_tree(self._file(number), kept, {"sites": list(uploads)})
+
+    def sites(self, number: int) -> list[int]:
+        """The sites whose uploads of this round are kept; empty where nothing is."""
+        path = self._file(number)
+        return list(read_about(path)["sites"]) if path.exists() else []
+
+    def load(self, number: int) -> tuple[Tree, dict[int, Tree]]:
+        """The state before the round, and the uploads by site."""
+        sites, form = self.sites(number), self._forms.upload
+        stacked = jax.tree.map(lambda a: jax.ShapeDtypeStruct((len(sites), *a.shape), a.dtype), form)
+        kept = load_tree(self._file(number), {"state": self._forms.server, "uploads": stacked})
+        return kept["state"], {site: jax.tree.map(lambda a, n=n: a[n], kept["uploads"]) for n, site in enumerate(sites)}
+
+    def forget(self, number: int) -> None:
+        """Delete what is kept of a round."""
+        self._file(number).unlink(missing_ok=True)
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"round{number}.safetensors"
+
+
+def _vector(upload: Tree) -> np.ndarray:
+    """All numbers of an upload but the whole ones, which are counts."""
+    leaves = [np.asarray(a, np.float64).ravel() for a in jax.tree.leaves(upload) if np.issubdtype(a.dtype, np.floating)]
+    return np.concatenate(leaves) if leaves else np.zeros(1)

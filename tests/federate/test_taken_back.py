@@ -1,0 +1,132 @@
+"""A round that breaks the model is taken back and done again without the outlier, whoever judges it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, Message, RecordDict
+from local_federation import local_federation
+from local_grid import Tamper
+
+from fedgen.federate.journal import read_journal
+from fedgen.federate.server.judge import fell, outlier, rose
+from fedgen.federate.server.server import Server
+from fedgen.runs.checkpoint import load_tree
+from helpers import same_bits, small_setup
+
+UNBOUNDED = {"users": 4, "active": 4, "rounds": 4, "lr": 0.1, "local_steps": 8, "max_update": 0.0}
+
+
+def shot(number: str, size: float) -> Tamper:
+    """Site 1 sends its model turned around and this much larger, in one round."""
+
+    def tamper(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site == 1 and "upload" in content and message.metadata.group_id == number:
+            for name, array in content["upload"].items():
+                content["upload"][name] = Array(-np.float32(size) * array.numpy())
+        return content
+
+    return tamper
+
+
+def events(server: Server, kind: str) -> list[dict[str, Any]]:
+    return [e for e in read_journal(server.journal.path) if e["event"] == kind]
+
+
+def state(server: Server, rounds: int) -> Any:
+    return load_tree(server.path / "rounds" / f"{rounds}.safetensors", server.plan.forms.server)
+
+
+def test_what_is_clearly_broken() -> None:
+    assert fell(80.0, 30.0)
+    assert not fell(80.0, 45.0), "an honest round may cost some"
+    assert not fell(25.0, 10.0), "as in the first rounds"
+    assert rose(0.5, 2.0)
+    assert rose(0.5, float("nan"))
+    assert not rose(0.1, 0.9)
+    assert not rose(1.0, 2.5)
+
+
+def test_the_outlier_is_the_one_far_from_the_median() -> None:
+    uploads = {s: {"a": np.float32([s, 1.0]), "counts": np.int32([900 * s])} for s in (3, 5, 4)}
+    uploads[7] = {"a": np.float32([4.0, -9.0]), "counts": np.int32([0])}
+    assert outlier(uploads) == 7
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_finite_is_never_kept(tmp_path: Path) -> None:
+    """Two of five send numbers whose sum is too large for 32 bits; without one of them it is merely a useless model."""
+    setup = small_setup("fedavg", **{**UNBOUNDED, "users": 5, "active": 5})
+
+    def huge(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site in (1, 2) and "upload" in content and message.metadata.group_id == "3":
+            for name, array in content["upload"].items():
+                content["upload"][name] = Array(np.full_like(array.numpy(), 3e38))
+        return content
+
+    server, _ = local_federation(tmp_path, setup, huge)
+    (row,) = server.run()["results"]
+    taken = events(server, "taken back")
+    assert {e["without"] for e in taken} == {"site-1", "site-2"}
+    assert taken[0]["reason"] == "the model was not finite"
+    assert row["diverged_at"] is None
+
+
+def test_the_servers_test_samples_judge_at_once(tmp_path: Path) -> None:
+    """As if the site had not been there in that round."""
+    setup = small_setup("fedavg", **UNBOUNDED)
+    server, _ = local_federation(tmp_path / "shot", setup, shot("2", 30.0))
+    server.run()
+    (taken,) = events(server, "taken back")
+    assert (taken["round"], taken["without"]) == (2, "site-1")
+    assert "the accuracy fell from" in taken["reason"]
+    assert [len(e["sites"]) for e in events(server, "done")] == [4, 4, 3, 4]
+
+    def silent(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site == 1 and "upload" in content and message.metadata.group_id == "2":
+            raise ValueError("it has nothing to say")
+        return content
+
+    without, _ = local_federation(tmp_path / "silent", setup, silent)
+    without.run()
+    assert same_bits(state(server, 4), state(without, 4))
+
+
+@pytest.mark.slow
+def test_the_sites_losses_judge_in_the_next_round_also_after_a_kill(tmp_path: Path) -> None:
+    """The server has no test samples. It is killed while the next round is asked; the result is the same."""
+    setup = small_setup("fedavg", **UNBOUNDED)
+    results = []
+    for name in ("whole", "killed"):
+        tamper = shot("1", 30.0)
+
+        def killing(site: int, message: Message, content: RecordDict, tamper: Tamper = tamper) -> RecordDict | None:
+            if message.metadata.group_id == "2" and site == 3:
+                raise KeyboardInterrupt
+            return tamper(site, message, content)
+
+        server, grid = local_federation(tmp_path / name, setup, killing if name == "killed" else tamper, test="")
+        if name == "killed":
+            with pytest.raises(KeyboardInterrupt):
+                server.run()
+            grid.tamper = tamper
+            server = Server(
+                tmp_path / name / "fedgen-federation", tmp_path / name / "server", "run", grid, server.journal
+            )
+        server.run()
+        (taken,) = events(server, "taken back")
+        assert (taken["round"], taken["without"]) == (1, "site-1")
+        assert not list(server.path.glob("round*.safetensors")), "nothing is left of what is judged"
+        assert not events(server, "refused")
+        results.append(state(server, 4))
+    assert same_bits(*results)
+
+
+@pytest.mark.slow
+def test_with_take_back_off_the_model_stays_broken(tmp_path: Path) -> None:
+    setup = small_setup("fedavg", **{**UNBOUNDED, "rounds": 2})
+    server, _ = local_federation(tmp_path, setup, shot("1", 30.0), take_back=False)
+    (row,) = server.run()["results"]
+    assert row["accuracy"] < 50
+    assert not events(server, "taken back")
