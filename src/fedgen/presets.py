@@ -17,10 +17,11 @@ TUNED: Choices = tomllib.loads((files("fedgen") / "tuned.toml").read_text(encodi
 
 
 def tuned(dataset: str, local_steps: int = 20, share: str = "all") -> dict[str, Any]:
-    """What was chosen for this dataset (MNIST, where for none) and the nearest number of local steps, flat."""
+    """What was chosen for this dataset (MNIST, where for none), of each algorithm for the nearest number of steps."""
     by_steps = TUNED.get(dataset, TUNED["mnist"])
-    nearest = min(by_steps, key=lambda name: abs(math.log(int(name[1:]) / max(local_steps, 1))))
-    chosen = {f"{name}.{key}": v for name, values in by_steps[nearest].items() for key, v in values.items()}
+    nearest_last = sorted(by_steps, key=lambda name: -abs(math.log(int(name[1:]) / max(local_steps, 1))))
+    of_each = {name: values for steps in nearest_last for name, values in by_steps[steps].items()}
+    chosen = {f"{name}.{key}": value for name, values in of_each.items() for key, value in values.items()}
     # Where only a part of the model is shared, there is no global model to take a running mean of.
     return {key: value for key, value in chosen.items() if share == "all" or not key.endswith(".ema")}
 
