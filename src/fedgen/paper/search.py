@@ -54,7 +54,7 @@ def _best(entries: list[dict[str, Any]], score: str) -> tuple[dict[str, Any], in
         return {"id": "", "preset": entries[0]["preset"], "status": "missing", "published": None}, None
     if all(mean is None for mean in means):
         return {**entries[0], "published": None, "tried": means}, None
-    number = max(range(len(means)), key=lambda i: -1.0 if means[i] is None else means[i])
+    number = max(range(len(means)), key=[-1.0 if mean is None else mean for mean in means].__getitem__)
     kept = {key: value for key, value in entries[number].items() if key in _FEW}
     return {**kept, **entries[number]["metrics"][score], "published": None, "tried": means}, number
 

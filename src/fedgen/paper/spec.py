@@ -203,9 +203,10 @@ def chosen(
     `quick` takes the quick ones where none is named. The baseline is always among them.
     """
     all_rows, all_columns = [row.name for row in experiment.rows], [column.name for column in experiment.columns]
-    rows = _matching(f"row of {experiment.name}", row_names, all_rows) or (quick and experiment.quick_rows) or all_rows
-    columns = _matching(f"column of {experiment.name}", column_names, all_columns)
-    columns = columns or (quick and experiment.quick_columns) or all_columns
+    some_rows = _matching(f"row of {experiment.name}", row_names, all_rows)
+    some_columns = _matching(f"column of {experiment.name}", column_names, all_columns)
+    rows = some_rows or (quick and experiment.quick_rows) or all_rows
+    columns = some_columns or (quick and experiment.quick_columns) or all_columns
     wanted, names = (
         tuple(name for name in every if name in (*some, experiment.baseline))
         for every, some in ((all_rows, rows), (all_columns, columns))

@@ -70,7 +70,7 @@ def slices_of(labels: NDArray[Any], users: int) -> NDArray[np.int32]:
     return slices
 
 
-def authors(correct: NDArray[Any] | None, totals: NDArray[Any], seen: NDArray[np.bool_], users: int) -> float | None:
+def authors(correct: NDArray[Any], totals: NDArray[Any], seen: NDArray[np.bool_], users: int) -> float | None:
     """The authors' metric in percent: each user on its slices of the labels it holds, all pooled; None: no samples.
 
     `correct` counts what was recognised in these slices, `seen` [user, class] is of the users that were tested.

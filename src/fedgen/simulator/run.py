@@ -242,8 +242,9 @@ class _Runner:
                 record |= scores(one.global_model, one.local_models, totals, held > 0)
                 record |= named_headline(record, program.algorithm.headline_of(setup.config.headline))
                 record["accuracy_matching"] = matching(one.global_model, one.local_models, totals, held)
-                sliced = one.local_models_sliced if one.local_models is not None else one.global_model_sliced
-                record["accuracy_authors"] = authors(sliced, totals, held > 0, setup.config.users)
+                sliced = one.global_model_sliced if one.local_models is None else one.local_models_sliced
+                assert sliced is not None, "an algorithm predicts globally, locally, or both"
+                record["accuracy_authors"] = authors(np.asarray(sliced), totals, held > 0, setup.config.users)
                 reported = {"train_loss": values.loss, **values.metrics}
                 for key, value in reported.items():
                     record[key] = float(value[index]) if np.isfinite(value[index]) else None
