@@ -12,6 +12,7 @@ from fedgen.grid.store import Store, identity
 from fedgen.paper.assemble import assemble
 from fedgen.paper.reproduce import Request
 from fedgen.paper.results import FORMAT, Results, write_results
+from fedgen.paper.search import best_of_each
 from fedgen.paper.spec import experiment
 from fedgen.runs.scores import Record, result
 from fedgen.version import __version__
@@ -57,9 +58,11 @@ def reproduce(
     failures = dict.fromkeys(list(unique)[len(unique) - failed :], "out of memory") if failed else {}
     times = {c.name: [1 + i / 10, 1.02 + i / 10] for i, c in enumerate(request.experiment.columns)}
     results = assemble(
-        request.experiment, configs, present, failures, preset=request.preset, quick=request.quick,
+        request.grid, configs, present, failures, preset=request.preset, quick=request.quick,
         times=times if request.experiment.metric == "time" else None,
     )  # fmt: skip
+    if request.experiment.trials:
+        results, _ = best_of_each(request.experiment, results, configs)
     write_results(folder, results)
     if not cells:
         for path in store.cells.iterdir():

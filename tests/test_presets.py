@@ -1,11 +1,14 @@
 """The presets against the specification's table, written out."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedgen import presets
 from fedgen.config import read_toml, resolve, to_toml
 from fedgen.errors import FedgenError
+from fedgen.paper.spec import experiment
 
 # The algorithms of the paper, which the presets are about.
 EVERYONE = ["fedavg", "fedprox", "fedensemble", "feddistill", "feddistill+", "feddfusion", "fedgen"]
@@ -93,11 +96,30 @@ def test_own_data_is_used_whole_and_the_papers_by_half(tmp_path: Path) -> None:
     assert resolve(read_toml(kept)).train_fraction == 0.5, "a configuration that was written before"
 
 
-def test_tuned_changes_rates_and_fedgens_weights_only() -> None:
+def test_tuned_changes_what_was_tuned_only() -> None:
     paper, tuned = (resolve({"preset": preset, "algorithms": EVERYONE}) for preset in ("paper", "tuned"))
+    search = experiment("tuning")
     for name in EVERYONE:
         changed = {k for k, v in tuned.of(name).items() if paper.of(name).get(k) != v}
-        assert changed == ({"lr", "w", "beta"} if name == "fedgen" else {"lr"})
+        column = search.column(name)
+        searched = {key.split(".")[-1] for key in (*search.over, *column.over, *column.settings)}
+        assert changed
+        assert changed <= searched
+
+
+def test_tuned_is_for_the_dataset_and_the_nearest_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = {"fedavg": {"lr": 0.1, "ema": 0.9}, "fedprox": {"lr": 0.5}}, {"fedavg": {"lr": 0.2}}
+    monkeypatch.setattr(presets, "TUNED", {"mnist": {"T20": few, "T200": many}, "emnist": {"T20": {}}})
+
+    def rates(**settings: Any) -> list[float | None]:
+        config = resolve({"preset": "tuned", "algorithms": ["fedavg", "fedprox"], **settings})
+        return [config.of(name).get("lr") for name in config.algorithms]
+
+    assert rates() == rates(local_steps=60) == rates(dataset="fashion-mnist") == [0.1, 0.5]
+    assert rates(local_steps=70) == [0.2, 0.5], "of FedProx only the other is known"
+    assert rates(dataset="emnist") == [None, None]
+    assert resolve({"preset": "tuned", "algorithms": ["fedavg"]}).of("fedavg")["ema"] == 0.9
+    assert "ema" not in resolve({"preset": "tuned", "algorithms": ["fedavg"], "share": "predictor"}).of("fedavg")
 
 
 def test_a_preset_over_a_file_with_anothers_values_is_refused() -> None:

@@ -8,6 +8,7 @@ layer is flat: `rounds` is a setting of the run, `fedgen.w` one of an algorithm,
 import inspect
 import tomllib
 from collections.abc import Callable, Container, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
 
@@ -20,7 +21,7 @@ from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS, loader_of, own_path
 from fedgen.errors import FedgenError, unknown
 from fedgen.models import MODELS
-from fedgen.presets import PRESETS, of_dataset
+from fedgen.presets import PRESETS, layers_of
 from fedgen.registry import Registry, check_origin, is_absent, options_of
 
 Layer = Mapping[str, Any]
@@ -175,8 +176,7 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     natural = {"partition": "natural"} if chosen.get("user") else {}
 
     flat: dict[str, Any] = {}
-    of_data = of_dataset(preset, chosen.get("dataset", "mnist"), chosen.get("evaluate_on", "test"))
-    for layer in (PRESETS[preset], of_data, natural, *layers):
+    for layer in (*layers_of(preset, chosen), natural, *layers):
         for key in layer:
             if key in PER_ALGORITHM:  # said for all, it also replaces what a weaker layer said for one
                 flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}") or k.split(".")[0] in _PASSED}
@@ -316,21 +316,25 @@ def own_options(section: str, builder: Callable[..., Any]) -> dict[str, inspect.
 
 def _options(section: str, builder: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a builder: the given ones, checked, and the defaults of its signature."""
+    shared = () if section in _PASSED else PER_ALGORITHM
+    schema = _schema(section, builder, tuple(name for name in shared if name in given))
+    for key in given:
+        if key not in schema.model_fields:
+            raise unknown(f"option of {section}", key, {*schema.model_fields, *shared})
+    values = checked(schema, given, f"{section}.").model_dump()
+    return {key: value for key, value in values.items() if value is not None}
+
+
+@lru_cache(maxsize=256)  # making a model takes longer than all the rest, and a grid needs the same for each cell
+def _schema(section: str, builder: Callable[..., Any], shared: tuple[str, ...]) -> type[BaseModel]:
+    """The options of a builder, and settings of the run that it has for itself."""
     fields: dict[str, Any] = {
         name: (type_of(parameter), ... if parameter.default is parameter.empty else parameter.default)
         for name, parameter in own_options(section, builder).items()
     }
-    is_algorithm = section not in _PASSED
-    if is_algorithm:
-        shared = {name: RunConfig.model_fields[name] for name in PER_ALGORITHM if name in given}
-        fields |= {name: (field.rebuild_annotation(), field.default) for name, field in shared.items()}
-    for key in given:
-        if key not in fields:
-            extra = PER_ALGORITHM if is_algorithm else ()
-            raise unknown(f"option of {section}", key, {*fields, *extra})
-    schema = create_model(section, __config__=ConfigDict(extra="forbid"), **fields)
-    values = checked(schema, given, f"{section}.").model_dump()
-    return {key: value for key, value in values.items() if value is not None}
+    of_run = {name: RunConfig.model_fields[name] for name in shared}
+    fields |= {name: (field.rebuild_annotation(), field.default) for name, field in of_run.items()}
+    return create_model(section, __config__=ConfigDict(extra="forbid"), **fields)
 
 
 def type_of(parameter: inspect.Parameter) -> Any:

@@ -2,10 +2,29 @@
 
 `paper` is what the paper says, and the defaults in the code. `reference` is what the authors' released
 code does instead; each line of it can be set alone. `tuned` is the best honest setting we know: values
-chosen on held-out training images (docs/reading.md), never on the test set.
+chosen on held-out training images (docs/reading.md), never on the test set. They are in tuned.toml, by dataset and
+number of local steps.
 """
 
+import math
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
+
+Choices = dict[str, dict[str, dict[str, dict[str, Any]]]]  # dataset, local steps ("T20"), algorithm, setting
+TUNED: Choices = tomllib.loads((files("fedgen") / "tuned.toml").read_text(encoding="utf-8"))
+
+
+def tuned(dataset: str, local_steps: int = 20, share: str = "all") -> dict[str, Any]:
+    """What was chosen for this dataset (MNIST, where for none), of each algorithm for the nearest number of steps."""
+    by_steps = TUNED.get(dataset, TUNED["mnist"])
+    nearest_last = sorted(by_steps, key=lambda name: -abs(math.log(int(name[1:]) / max(local_steps, 1))))
+    of_each = {name: values for steps in nearest_last for name, values in by_steps[steps].items()}
+    chosen = {f"{name}.{key}": value for name, values in of_each.items() for key, value in values.items()}
+    # Where only a part of the model is shared, there is no global model to take a running mean of.
+    return {key: value for key, value in chosen.items() if share == "all" or not key.endswith(".ema")}
+
 
 _FEDDISTILL_REFERENCE = {"gamma": 1.0, "reset": False, "unseen_as_zeros": True, "counts_start": 1}
 _FEDGEN_REFERENCE = {
@@ -40,17 +59,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         **{f"feddistill+.{key}": value for key, value in _FEDDISTILL_REFERENCE.items()},
         **{f"fedgen.{key}": value for key, value in _FEDGEN_REFERENCE.items()},
     },
-    "tuned": {
-        "fedavg.lr": 0.1,
-        "fedprox.lr": 0.1,
-        "fedensemble.lr": 0.1,
-        "feddistill.lr": 0.1,
-        "feddistill+.lr": 0.1,
-        "feddfusion.lr": 0.1,
-        "fedgen.lr": 0.1,
-        "fedgen.w": 0.1,
-        "fedgen.beta": 1.0,
-    },
+    "tuned": tuned("mnist"),
 }
 
 # CelebA comes with its users; the paper's 250 celebrities are far less than half of it, and whole.
@@ -60,19 +69,8 @@ _CELEBA = {"fedgen.hidden": 128, "partition": "natural", "train_fraction": 1.0}
 DATASET_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("paper", "celeba"): _CELEBA,
     ("reference", "celeba"): {**_CELEBA, "class_limit": False},
-    ("tuned", "celeba"): {
-        **_CELEBA,
-        "fedavg.lr": 0.3,
-        "fedprox.lr": 0.3,
-        "fedensemble.lr": 0.3,
-        "feddistill+.lr": 0.3,
-        "feddfusion.lr": 0.3,
-        "fedgen.lr": 0.01,
-        "fedgen.w": 1.0,
-        "fedgen.beta": 10.0,
-    },
+    ("tuned", "celeba"): _CELEBA,
     ("reference", "emnist"): {"fedgen.beta": 1.0, "fedgen.generator_lr": 1e-4},
-    ("tuned", "emnist"): {"fedgen.lr": 0.03, "fedgen.w": 1.0, "fedgen.beta": 10.0},
 }
 
 # Of these the users share one half by default, as in the paper; one's own data is used whole, or, where training
@@ -82,15 +80,19 @@ OWN_DATA: dict[str, Any] = {"train_fraction": 1.0}
 OWN_DATA_HELD_OUT: dict[str, Any] = {"train_fraction": 0.8, "validation": 0}
 
 
-def of_dataset(preset: str, dataset: str, evaluate_on: str = "test") -> dict[str, Any]:
-    """What a preset sets differently on this dataset."""
+def layers_of(preset: str, chosen: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a preset sets, given what else was chosen; the later of these layers is the stronger."""
+    dataset, steps = chosen.get("dataset", "mnist"), chosen.get("local_steps", 20)
+    base = PRESETS[preset]
+    if preset == "tuned":
+        base = tuned(dataset, steps if isinstance(steps, int) else 20, chosen.get("share", "all"))
     if dataset in _HALVED:
-        return DATASET_PRESETS.get((preset, dataset), {})
-    return OWN_DATA_HELD_OUT if evaluate_on == "validation" else OWN_DATA
+        return [base, DATASET_PRESETS.get((preset, dataset), {})]
+    return [base, OWN_DATA_HELD_OUT if chosen.get("evaluate_on") == "validation" else OWN_DATA]
 
 
 DESCRIPTIONS = {
     "paper": "what the paper's text and tables say (default)",
     "reference": "what the authors' released code does instead",
-    "tuned": "learning rates and FedGen's weights chosen on held-out training images",
+    "tuned": "learning rates and the algorithms' own weights chosen on held-out training images",
 }

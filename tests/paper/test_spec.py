@@ -9,6 +9,7 @@ from fedgen.grid.store import identity
 from fedgen.paper.reproduce import Request
 from fedgen.paper.spec import NAMES, experiment, experiments, read_experiment
 
+SEVEN = ("fedavg", "fedprox", "fedensemble", "feddistill", "feddistill+", "feddfusion", "fedgen")
 ASKED_FOR = (
     "overview", "partial-sharing", "generator-structure", "synthetic-batch", "rounds-to-target", "heterogeneity",
     "stragglers", "curves", "prototype", "ablation", "controls",
@@ -32,7 +33,8 @@ def test_every_cell_of_every_shipped_file_is_a_valid_configuration(name: str) ->
         for quick in (False, True):
             request = Request.of(one, preset=preset, quick=quick)
             configs = request.configs()
-            assert len(configs) == len(request.experiment.rows) * len(request.experiment.columns)
+            cells = len(request.experiment.rows) * len(request.experiment.columns)
+            assert len(configs) == cells * max(one.trials, 1)
             for config in configs.values():
                 assert config.rounds == (10 if quick else config.rounds)
                 assert config.seeds == (1 if quick else config.seeds)
@@ -48,11 +50,10 @@ def test_the_overview_is_the_papers() -> None:
     """Fifteen settings and seven algorithms, each with the printed number; spot checks against the paper's tables."""
     overview = experiment("overview")
     assert len(overview.rows) == 15
-    assert len(NAMES) == 7
-    assert set(NAMES) <= set(ALGORITHMS)
-    assert [column.algorithm for column in overview.columns] == list(NAMES)
+    assert set(NAMES) == {name for name in ALGORITHMS if not ALGORITHMS.origin(name)}
+    assert tuple(column.algorithm for column in overview.columns) == SEVEN
     for row in overview.rows:
-        assert set(row.published) == set(NAMES)
+        assert set(row.published) == set(SEVEN)
     assert overview.row("mnist-0.1").published["fedgen"] == (93.03, 0.32)
     assert overview.row("celeba-5-25").published["fedensemble"] == (90.22, 0.31)
     assert overview.row("emnist-10-T40").published["feddistill"] == (54.85, 0.44)
@@ -127,3 +128,42 @@ def test_quick_columns_keep_the_one_that_differences_are_taken_to() -> None:
     assert len(Request.of(experiment("generator-structure")).experiment.columns) == 6
     batch = Request.of(experiment("synthetic-batch"), quick=True).experiment
     assert {name for figure in batch.figures for name in figure.columns} <= {"fedavg", "B8", "B32"}
+
+
+def test_rows_and_columns_can_be_chosen_by_pattern() -> None:
+    request = Request.of(experiment("neighbours"), rows=("mnist-*", "celeba"), columns=("fedm*",))
+    assert [row.name for row in request.experiment.rows] == ["mnist-0.05", "mnist-0.1", "mnist-1", "celeba"]
+    assert [column.name for column in request.experiment.columns] == ["fedavg", "fedmoments"], "and the baseline"
+    with pytest.raises(FedgenError, match=r"unknown column of neighbours 'fedx\*'"):
+        Request.of(experiment("neighbours"), columns=("fedx*",))
+
+
+def test_every_algorithm_with_a_global_model_is_among_the_neighbours() -> None:
+    tuning, neighbours = experiment("tuning"), experiment("neighbours")
+    assert {column.algorithm for column in tuning.columns} == set(NAMES)
+    apart = {"feddistill", "fedproto", "fedrep", "ditto"}  # of which the users' own models count
+    assert {column.algorithm for column in neighbours.columns} == set(NAMES) - apart
+    assert neighbours.columns == experiment("long-training").columns
+
+
+def test_a_search_gives_each_algorithm_as_many_configurations() -> None:
+    """Three rates times two weights for FedProx, of which four are drawn; FedAvg has a grid of four of its own."""
+    text = (
+        SMALLEST
+        + """
+[[columns]]
+algorithm = "fedprox"
+over = {"fedprox.mu" = [0.1, 1.0], ema = []}
+"""
+    )
+    head = "trials = 4\n[over]\nlr = [0.1, 0.2, 0.3]\nema = [0.5, 0.9]\n"
+    search = read_experiment("s", text.replace('quick_rows = ["one"]', 'quick_rows = ["one"]\n' + head))
+    configs = Request.of(search).configs()
+    assert len(configs) == 8
+    assert list(configs)[:2] == [("one", "fedavg-01"), ("one", "fedavg-02")]
+    assert len({identity(config) for config in configs.values()}) == 8
+    prox = [configs["one", f"fedprox-0{number}"] for number in (1, 2, 3, 4)]
+    assert {(c.lr, c.of("fedprox")["mu"]) for c in prox} <= {(lr, mu) for lr in (0.1, 0.2, 0.3) for mu in (0.1, 1.0)}
+    assert {config.ema for config in prox} == {0.0}
+    with pytest.raises(FedgenError, match="fedavg in one has 6 configurations, not 7"):
+        read_experiment("s", text.replace('quick_rows = ["one"]', 'quick_rows = ["one"]\n' + head.replace("4", "7")))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -16,6 +16,9 @@ from fedgen.config import RunConfig
 from fedgen.errors import FedgenError, unknown
 from fedgen.runs.watch import GridWatch
 
+if TYPE_CHECKING:
+    from fedgen.grid.estimate import Amount
+
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -24,12 +27,14 @@ def reproduce(
     names: Annotated[list[str], typer.Argument(help="Experiments, or: all, list (what there is), page (a Markdown page of what --out holds).")],
     preset: Annotated[str, typer.Option(help="paper, reference or tuned; an experiment's own columns may say more.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="A small version for a first look: few rows and columns, 10 rounds, one seed, marked as such everywhere.")] = False,
-    row: Annotated[list[str] | None, typer.Option(help="Only this row (repeat for several).")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row (repeat for several, or 'mnist-*').")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Only this column, and the one that differences are taken to (repeat for several).")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions instead of the experiment's own.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds instead of the experiment's own.")] = None,
     data_dir: Annotated[str, typer.Option(help="The folder with EMNIST's and CelebA's files, each in a folder of its name.")] = "",
     jobs: Annotated[int, typer.Option(min=0, help="Programs compiled at a time. Default: 1 on a CPU, half the cores with a GPU.")] = 0,
     part: Annotated[str, typer.Option(help="K/N: only the K-th of N shares of the cells, so that several processes or machines can fill one --out; then run it without to make the tables.")] = "1/1",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much there is to compute.")] = False,
     compute_missing: Annotated[bool, typer.Option("--compute/--no-compute", help="Compute what --out lacks, or only make the tables of what is there.")] = True,
     out: Annotated[Path, typer.Option(help="The folder of the results; what is finished there is not computed again.")] = Path("runs/reproduction"),
     page: Annotated[Path | None, typer.Option(help="Also write the Markdown page of all that --out holds.")] = None,
@@ -39,6 +44,7 @@ def reproduce(
     NAMES are experiments (`fedgen reproduce list` shows them), or one of: all; list; page, a Markdown page of what
     --out holds. Stop it at any time: finished cells are kept in --out, and the same command goes on from there.
     """
+    from fedgen.grid.estimate import estimate
     from fedgen.grid.runner import compute, default_jobs
     from fedgen.grid.store import Store, identity
     from fedgen.paper.figures import draw
@@ -64,10 +70,13 @@ def reproduce(
     chosen = list(experiments().values()) if names == ["all"] else [experiment(name) for name in dict.fromkeys(names)]
     overrides = {key: value for key, value in (("seeds", seeds), ("rounds", rounds)) if value is not None}
     requests = [
-        Request.of(one, preset=preset, quick=quick, rows=tuple(row or ()), overrides=overrides, data_dir=data_dir)
+        Request.of(
+            one, preset=preset, quick=quick, rows=tuple(row or ()), columns=tuple(column or ()), overrides=overrides,
+            data_dir=data_dir,
+        )
         for one in chosen
         if names != ["all"] or not preset or preset in one.presets
-    ]
+    ]  # fmt: skip
     if not requests:
         raise unknown("preset", preset, {known for one in chosen for known in one.presets})
     use_machine_well()
@@ -77,6 +86,9 @@ def reproduce(
     share = _share(part)
     configs = {identity(config): config for request in requests for config in request.configs().values()}
     missing = [config for config in configs.values() if store.cell(config) is None]
+    if dry_run:
+        _tell(estimate(configs.values(), missing))
+        return
     failures: dict[str, str] = {}
     if missing and compute_missing:
         with _Display(len(configs), len(configs) - len(missing)) as display:
@@ -100,6 +112,17 @@ def reproduce(
     console.print(f"Results: {escape(str(out))}  (a page of them: fedgen report {escape(str(out))})")
     if failures:
         raise typer.Exit(1)
+
+
+def _tell(amounts: Sequence["Amount"]) -> None:
+    """How much there is to compute, by dataset."""
+    grid = Grid(title="To compute", title_justify="left", title_style="bold", box=None, padding=(0, 2))
+    for title in ("dataset", "cells", "done", "runs", "programs", "million mini-batches"):
+        grid.add_column(title, justify="left" if title == "dataset" else "right")
+    for one in amounts:
+        numbers = (one.cells, one.done, one.runs, one.programs)
+        grid.add_row(one.dataset, *(f"{number:,}" for number in numbers), f"{one.batches / 1e6:,.1f}")
+    console.print(grid)
 
 
 def _share(part: str) -> tuple[int, int]:

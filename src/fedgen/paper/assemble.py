@@ -7,6 +7,7 @@ import numpy as np
 
 from fedgen.config import RunConfig
 from fedgen.grid.store import Cell, identity, rounded
+from fedgen.paper.ranks import rank_all
 from fedgen.paper.results import FORMAT, FULL_TEST, Results, accuracy_axis
 from fedgen.paper.spec import Column, Experiment, Figure, Row
 from fedgen.runs.scores import mean_and_std, mean_interval, score_of
@@ -15,6 +16,7 @@ FIGURE_POINTS = 40  # of a learning curve in the file; the cells have all
 METRICS = {
     "accuracy": "accuracy on the full test set, %, mean of the last 10 rounds"
     " (where there is no global model: the mean of the users' own)",
+    "matching": "accuracy of the users, each on its own label distribution, %, mean of the last 10 rounds",
     "rounds": "rounds until the accuracy on the full test set first reaches the target",
     "time": "time of a client's local training, FedAvg = 1: the median of repeats, ± as their quartiles tell it",
 }
@@ -65,6 +67,7 @@ def assemble(
         "overrides": dict(overrides or {}),
         "metric": experiment.metric,
         "metric_label": METRICS[experiment.metric].replace(FULL_TEST, scored_on),
+        "also": list(experiment.also),
         "baseline": experiment.baseline,
         "notes": [*experiment.notes, *_notes(present)],
         "versions": sorted({cell["version"] for cell in present}),
@@ -75,6 +78,7 @@ def assemble(
         "columns": [{"name": c.name, "label": c.label, "algorithm": c.algorithm} for c in experiment.columns],
         "cells": entries,
         "scored_on": scored_on,
+        **({"ranks": rank_all(experiment, entries)} if experiment.ranks else {}),
         "figures": [
             _figure(experiment, figure, entries, got, accuracy_axis(scored_on)) for figure in experiment.figures
         ],
@@ -111,7 +115,8 @@ def _entry(experiment: Experiment, row: Row, column: Column, cell: Cell, against
 def scores_of(cell: Cell, metric: str, target: float | None = None) -> dict[int, float | None]:
     """A cell's number for each seed; None where it diverged or never reached the target."""
     if metric != "rounds":
-        return {row["seed"]: score_of(row, "accuracy") for row in cell["results"]}
+        score = "matching" if metric == "matching" else "accuracy"
+        return {row["seed"]: score_of(row, score) for row in cell["results"]}
     assert target is not None
     return {row["seed"]: rounds_to(cell["rounds"], row["curve"], target) for row in cell["results"]}
 
@@ -166,8 +171,8 @@ def _figure(
     series = []
     for name in figure.columns or tuple(c.name for c in experiment.columns):
         one: dict[str, Any] = {"name": name, "label": experiment.column(name).label}
-        if figure.kind == "curves":
-            one |= _curve(got[figure.rows[0], name])
+        if figure.kind != "lines":
+            one |= _curve(got[figure.rows[0], name], over_bytes=figure.kind == "bytes")
         else:
             done = [row for row in figure.rows if entries[row][name].get("mean") is not None]
             numbers = [entries[row][name] for row in done]
@@ -189,16 +194,21 @@ def _figure(
     }
 
 
-def _curve(cell: Cell | None) -> dict[str, Any]:
-    """A cell's mean over seeds, and the range, at no more than so many rounds; the last is among them."""
+def _curve(cell: Cell | None, *, over_bytes: bool) -> dict[str, Any]:
+    """A cell's mean over seeds, and the range, at no more than so many rounds; the last is among them.
+
+    `over_bytes`: over the megabytes that all active users have sent and received by then.
+    """
     if cell is None:
         return {"x": [], "y": [], "low": [], "high": []}
     length = min(len(row["curve"]) for row in cell["results"])  # a run that diverged has fewer
     curves = np.array([row["curve"][:length] for row in cell["results"]])
     step = max(-(-length // FIGURE_POINTS), 1)
     kept = np.arange(length - 1, -1, -step)[::-1]
+    first = cell["results"][0]
+    megabytes = (first["bytes_up"] + first["bytes_down"]) / 1e6
     return {
-        "x": [cell["rounds"][i] for i in kept],
+        "x": [rounded(cell["rounds"][i] * megabytes) if over_bytes else cell["rounds"][i] for i in kept],
         "y": rounded(curves[:, kept].mean(axis=0).tolist()),
         "low": curves[:, kept].min(axis=0).tolist(),
         "high": curves[:, kept].max(axis=0).tolist(),

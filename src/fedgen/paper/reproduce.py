@@ -12,7 +12,8 @@ from fedgen.grid.store import Store, identity
 from fedgen.paper.assemble import assemble
 from fedgen.paper.prototype import prototype
 from fedgen.paper.results import FORMAT, Results, results_like, write_results
-from fedgen.paper.spec import Experiment, chosen_rows
+from fedgen.paper.search import best_of_each, write_choices
+from fedgen.paper.spec import Experiment, chosen, expanded
 from fedgen.paper.timing import local_training_times
 from fedgen.runs.division import divide_all, load_dataset
 from fedgen.version import __version__
@@ -23,9 +24,9 @@ PROTOTYPE_SEEDS = 10
 
 @dataclass(frozen=True)
 class Request:
-    """An experiment with the rows, preset and settings it is to be run with."""
+    """An experiment with the rows, columns, preset and settings it is to be run with."""
 
-    experiment: Experiment  # with the chosen rows only
+    experiment: Experiment  # with the chosen rows and columns only
     whole: Experiment
     preset: str
     quick: bool
@@ -40,6 +41,7 @@ class Request:
         preset: str = "",
         quick: bool = False,
         rows: tuple[str, ...] = (),
+        columns: tuple[str, ...] = (),
         overrides: Mapping[str, Any] | None = None,
         data_dir: str = "",
     ) -> "Request":
@@ -48,17 +50,23 @@ class Request:
             raise FedgenError(
                 f"experiment {experiment.name} has no preset '{preset}'; valid: {', '.join(experiment.presets)}"
             )
-        chosen = chosen_rows(experiment, rows, quick)
-        return cls(chosen, experiment, preset or experiment.presets[0], quick, dict(overrides or {}), data_dir)
+        some = chosen(experiment, rows, columns, quick=quick)
+        return cls(some, experiment, preset or experiment.presets[0], quick, dict(overrides or {}), data_dir)
+
+    @property
+    def grid(self) -> Experiment:
+        """The experiment as a grid of cells."""
+        return expanded(self.experiment)
 
     def configs(self) -> dict[tuple[str, str], RunConfig]:
         """The configuration of each cell, by row and column."""
         weak = {"preset": self.preset, **({"data_dir": self.data_dir} if self.data_dir else {})}
         strong = {**(QUICK if self.quick else {}), **self.overrides}
+        grid = self.grid
         return {
-            (row.name, column.name): self.experiment.config(row, column, weak, strong)
-            for row in self.experiment.rows
-            for column in self.experiment.columns
+            (row.name, column.name): grid.config(row, column, weak, strong)
+            for row in grid.rows
+            for column in grid.columns
         }
 
 
@@ -66,7 +74,7 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Resul
     """Make the experiment's results from its cells, and write them."""
     kind = request.experiment.kind
     before = results_like(store.folder, _head(request))
-    request = _with_finished_rows(request, store)
+    request = _with_finished(request, store)
     if kind == "prototype":
         seeds = range(QUICK["seeds"] if request.quick else PROTOTYPE_SEEDS)
         results = before or _prototype(request, prototype(seeds=seeds, quick=request.quick))
@@ -79,7 +87,7 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Resul
         times = _times(request, configs, before) if request.experiment.metric == "time" and present else None
         try:
             results = assemble(
-                request.experiment,
+                request.grid,
                 configs,
                 present,
                 failures,
@@ -96,16 +104,23 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Resul
         if times is not None:
             results["times"] = times
             results["notes"].append(f"The times are medians over repeats on one device: {times['device']}.")
+        if request.experiment.trials:
+            results, found = best_of_each(request.experiment, results, configs)
+            if not request.quick:
+                write_choices(store.folder, found)
     write_results(store.folder, results)
     return results
 
 
-def _with_finished_rows(request: Request, store: Store) -> Request:
-    """The request with the rows that were computed before, so that choosing rows takes none from the table."""
-    chosen = {row.name for row in request.experiment.rows}
-    all_rows = replace(request, experiment=request.whole).configs()
-    there = {row for (row, _), config in all_rows.items() if store.cell(config) is not None}
-    return replace(request, experiment=chosen_rows(request.whole, tuple(chosen | there), request.quick))
+def _with_finished(request: Request, store: Store) -> Request:
+    """The request with the rows and columns computed before, so that choosing some takes none from the table."""
+    every = replace(request, experiment=request.whole)
+    there = {place for place, config in every.configs().items() if store.cell(config) is not None}
+    rows = {row.name for row in request.experiment.rows} | {row for row, _ in there}
+    columns = {column.name for column in request.experiment.columns} | {
+        name.rpartition("-")[0] if request.whole.trials else name for _, name in there
+    }
+    return replace(request, experiment=chosen(request.whole, tuple(rows), tuple(columns)))
 
 
 def _head(request: Request) -> Results:

@@ -2,10 +2,14 @@
 
 A cell of the grid is a configuration with one algorithm: the experiment's settings, then its row's, then
 its column's, then what the row says for that column. Published numbers are in the rows.
+
+A search has values to try in place of numbers (`over`, of the experiment, its rows and its columns); each column stands
+for as many configurations as `trials` says, the same number for each algorithm.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -13,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedgen.config import RunConfig, resolve
 from fedgen.errors import FedgenError, unknown
+from fedgen.sweeps.space import Values, combinations
 
 NAMES = {
     "fedavg": "FedAvg",
@@ -22,8 +27,21 @@ NAMES = {
     "feddistill+": "FedDistill+",
     "feddfusion": "FedDFusion",
     "fedgen": "FedGen",
+    "scaffold": "SCAFFOLD",
+    "feddyn": "FedDyn",
+    "fedopt": "FedOpt",
+    "moon": "MOON",
+    "fedntd": "FedNTD",
+    "fedlc": "FedLC",
+    "fedsam": "FedSAM",
+    "ccvr": "CCVR",
+    "fedmoments": "class moments",
+    "fedproto": "FedProto",
+    "fedrep": "FedRep",
+    "ditto": "Ditto",
 }
 Settings = dict[str, Any]
+Over = dict[str, tuple[Any, ...]]  # the values of each setting that are tried; none: as it is
 
 
 class _Strict(BaseModel):
@@ -37,6 +55,7 @@ class Column(_Strict):
     name: str = ""  # the algorithm's, where there is one column of it
     label: str = ""
     settings: Settings = {}
+    over: Over = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -52,19 +71,20 @@ class Row(_Strict):
     label: str
     settings: Settings = {}
     in_column: dict[str, Settings] = {}  # further settings, by column
+    over: Over = {}
     published: dict[str, tuple[float, float] | Literal["not reached"]] = {}  # mean and std, by column
     target: float | None = None  # the accuracy of "rounds to target"
     x: float | None = None  # where the row lies in a figure over rows
 
 
 class Figure(_Strict):
-    """A figure of some rows: their accuracies over x, or (of one row) learning curves."""
+    """A figure of some rows: their accuracies over x, or (of one row) learning curves, over rounds or bytes."""
 
     name: str
     title: str
     rows: tuple[str, ...]
     columns: tuple[str, ...] = ()  # all, where none is named
-    kind: Literal["curves", "lines"] = "curves"
+    kind: Literal["curves", "bytes", "lines"] = "curves"
     x_label: str = "round"
     log: bool = False
 
@@ -76,13 +96,17 @@ class Experiment(_Strict):
     title: str
     about: str
     kind: Literal["grid", "prototype", "labels"] = "grid"
-    metric: Literal["accuracy", "rounds", "time"] = "accuracy"
+    metric: Literal["accuracy", "matching", "rounds", "time"] = "accuracy"
+    also: tuple[Literal["accuracy", "authors"], ...] = ("authors",)  # further scores that have a table
+    ranks: bool = False  # whether the columns are ranked over all rows
     presets: tuple[str, ...] = ("paper", "reference", "tuned")  # those it can be run with, the default first
     settings: Settings = {}
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
     figures: tuple[Figure, ...] = ()
     baseline: str = "fedavg"  # the column, or else the row, that differences are taken to
+    over: Over = {}
+    trials: int = 0  # configurations that a search tries of each column
     quick_rows: tuple[str, ...] = ()
     quick_columns: tuple[str, ...] = ()  # all, where none is named
     notes: tuple[str, ...] = ()
@@ -106,11 +130,20 @@ class Experiment(_Strict):
         for figure in self.figures:
             _known("row", figure.rows, rows)
             _known("column", figure.columns, columns)
-            if figure.kind == "curves" and len(figure.rows) != 1:
+            if figure.kind != "lines" and len(figure.rows) != 1:
                 raise ValueError(f"figure {figure.name}: learning curves are of one row")
             if figure.kind == "lines" and any(self.row(name).x is None for name in figure.rows):
                 raise ValueError(f"figure {figure.name}: each of its rows needs an x")
+        for row in self.rows if self.trials else ():
+            for column in self.columns:
+                if (number := len(self.tried(row, column))) != self.trials:
+                    raise ValueError(f"{column.name} in {row.name} has {number} configurations, not {self.trials}")
         return self
+
+    def tried(self, row: Row, column: Column) -> list[Settings]:
+        """What a search tries: every combination of the values, or `trials` of them drawn at random."""
+        over = {**self.over, **row.over, **column.over}
+        return combinations([Values(key, values) for key, values in over.items() if values], self.trials, 0)
 
     def row(self, name: str) -> Row:
         """The row of that name."""
@@ -138,7 +171,8 @@ def experiments() -> dict[str, Experiment]:
 
 _ORDER = (
     "overview", "partial-sharing", "generator-structure", "synthetic-batch", "rounds-to-target", "heterogeneity",
-    "stragglers", "curves", "labels", "prototype", "controls", "ablation", "choices", "tuning",
+    "stragglers", "curves", "labels", "prototype", "controls", "ablation", "choices", "tuning", "neighbours",
+    "long-training", "one-shot", "personal", "theory",
 )  # fmt: skip
 
 
@@ -162,25 +196,73 @@ def read_experiment(name: str, text: str) -> Experiment:
         raise FedgenError(f"experiment {name}: {where + ': ' if where else ''}{first['msg']}") from None
 
 
-def chosen_rows(experiment: Experiment, names: tuple[str, ...], quick: bool) -> Experiment:
-    """The experiment with these rows only (all, where none is named); `quick` takes the quick ones, and columns."""
-    valid: Mapping[str, Row] = {row.name: row for row in experiment.rows}
-    for name in names:
-        if name not in valid:
-            raise unknown(f"row of {experiment.name}", name, valid)
-    wanted = names or (quick and experiment.quick_rows) or tuple(valid)
-    if experiment.baseline in valid and experiment.baseline not in wanted:
-        wanted = (experiment.baseline, *wanted)
-    rows = tuple(row for row in experiment.rows if row.name in wanted)
-    kept = {experiment.baseline, *experiment.quick_columns} if quick and experiment.quick_columns else None
-    columns = tuple(column for column in experiment.columns if kept is None or column.name in kept)
-    names = tuple(column.name for column in columns)
+def chosen(
+    experiment: Experiment, row_names: Sequence[str] = (), column_names: Sequence[str] = (), *, quick: bool = False
+) -> Experiment:
+    """The experiment with these rows and columns only (all, where none is named; `mnist-*` names several).
+
+    `quick` takes the quick ones where none is named. The baseline is always among them.
+    """
+    all_rows, all_columns = [row.name for row in experiment.rows], [column.name for column in experiment.columns]
+    some_rows = _matching(f"row of {experiment.name}", row_names, all_rows)
+    some_columns = _matching(f"column of {experiment.name}", column_names, all_columns)
+    rows = some_rows or (quick and experiment.quick_rows) or all_rows
+    columns = some_columns or (quick and experiment.quick_columns) or all_columns
+    wanted, names = (
+        tuple(name for name in every if name in (*some, experiment.baseline))
+        for every, some in ((all_rows, rows), (all_columns, columns))
+    )
     shown = tuple(
         figure.model_copy(update={"columns": tuple(name for name in figure.columns or names if name in names)})
         for figure in experiment.figures
         if set(figure.rows) <= set(wanted)
     )
-    return experiment.model_copy(update={"rows": rows, "columns": columns, "figures": shown, "quick_rows": ()})
+    kept = {
+        "rows": tuple(row for row in experiment.rows if row.name in wanted),
+        "columns": tuple(column for column in experiment.columns if column.name in names),
+    }
+    return experiment.model_copy(update={**kept, "figures": shown, "quick_rows": ()})
+
+
+def expanded(experiment: Experiment) -> Experiment:
+    """A search as a grid with a column for each configuration; the values are in the rows, where they may differ."""
+    if not experiment.trials:
+        return experiment
+    columns = tuple(
+        Column(
+            algorithm=column.algorithm,
+            name=trial_name(column, number),
+            label=f"{column.label} {number + 1}",
+            settings=column.settings,
+        )
+        for column in experiment.columns
+        for number in range(experiment.trials)
+    )
+    rows = []
+    for row in experiment.rows:
+        tried = {
+            trial_name(column, number): settings
+            for column in experiment.columns
+            for number, settings in enumerate(experiment.tried(row, column))
+        }
+        rows.append(row.model_copy(update={"in_column": tried}))
+    baseline = trial_name(experiment.column(experiment.baseline), 0)
+    return experiment.model_copy(update={"columns": columns, "rows": tuple(rows), "baseline": baseline})
+
+
+def trial_name(column: Column, number: int) -> str:
+    """The name of the column that a configuration of a search has."""
+    return f"{column.name}-{number + 1:02}"
+
+
+def _matching(kind: str, patterns: Sequence[str], valid: Sequence[str]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        some = [name for name in valid if fnmatchcase(name, pattern)]
+        if not some:
+            raise unknown(kind, pattern, valid)
+        found |= dict.fromkeys(some)
+    return tuple(found)
 
 
 def _known(kind: str, names: tuple[str, ...], valid: list[str] | tuple[str, ...]) -> None:

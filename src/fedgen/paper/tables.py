@@ -62,14 +62,41 @@ def _views(results: Results) -> list[Table]:
     if paired:
         title = f"Paired difference to {base}"
         add(title, f"{title}, with its 95 % interval", lambda _, e: _paired(e, less) or Difference(None))
-    if metric == "accuracy" and any("metrics" in entry for entry in entries):
+    also = results.get("also", ["authors"]) if any("metrics" in entry for entry in entries) else []
+    if metric == "matching" and "accuracy" in also:
+        about = "Accuracy on the full test set, %, mean of the last 10 rounds"
+        add("Accuracy, %, full test set", about, lambda _, e: _number(e, _metric(e, "accuracy")))
+    if metric == "accuracy" and "authors" in also:
         about = _sentence(AUTHORS)
         note = f"{about}. In colour where the data are the paper's."
         add("The authors' metric", about, _by_the_authors, note)
     if metric == "rounds":
         about = "Megabytes sent and received by all active users until then"
         add("Megabytes until then", about, lambda _, e: _megabytes(e))
+    if any("settings" in entry for entry in entries):
+        add("The chosen settings", "The chosen settings", lambda _, e: Text(e.get("settings", _why_not(e))))
+    if results.get("ranks", {}).get("rows"):
+        made.append(_ranks(results))
+        about = "Megabytes that all active users send and receive in a round"
+        add("Megabytes of a round", about, lambda _, e: _megabytes_of_a_round(e))
     return made
+
+
+def _ranks(results: Results) -> Table:
+    """Each column's rank over all complete rows, the best first."""
+    ranks, styles = results["ranks"]["columns"], styles_of(results["columns"])
+    lines: list[list[Cell]] = []
+    for column in sorted(results["columns"], key=lambda column: ranks[column["name"]]["rank"]):
+        one = ranks[column["name"]]
+        low, high = one["interval"]
+        rank, interval = Number(one["rank"], form=".1f"), Text(f"{low:.1f} … {high:.1f}", f"{low:09.2f}")
+        best = Number(100 * one["best"], form=".0f")
+        lines.append([Text(column["label"], style=styles[column["name"]]), rank, interval, best])
+    titles = (("rank", "the mean over the rows"), ("95 % interval", "by seeds"), ("best, %", "of draws of seeds"))
+    heads = [Column("", "algorithm", number=False), *(Column(title, hint) for title, hint in titles)]
+    number = len(results["ranks"]["rows"])
+    about = f"Mean rank over {number} rows (1 is the best); seeds are drawn anew with replacement, the same for all"
+    return Table(heads, lines, "Ranks", about)
 
 
 def _grid(results: Results, fill: Fill, title: str, about: str, note: str) -> Table:
@@ -141,6 +168,10 @@ def _megabytes(entry: Entry) -> Cell:
     if entry.get("mean") is None:
         return Number(None)
     return Number(entry["mean"] * entry["bytes_per_round"] / 1e6, form=".0f")
+
+
+def _megabytes_of_a_round(entry: Entry) -> Cell:
+    return Number(entry["bytes_per_round"] / 1e6 if "bytes_per_round" in entry else None)
 
 
 def _sentence(text: str) -> str:

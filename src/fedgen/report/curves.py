@@ -13,6 +13,7 @@ TITLES = {
     "accuracy": "accuracy, global models only",
     "accuracy_users": "accuracy, users' own models only",
     "accuracy_seen_labels": "accuracy, labels a user trained on",
+    "accuracy_authors": "accuracy, the authors' slices of labels a user trained on",
     "accuracy_matching": "accuracy, each user's own label distribution",
     "train_loss": "training loss",
 }

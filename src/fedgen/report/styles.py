@@ -21,6 +21,18 @@ _STYLES: dict[str, Style] = {
     "feddistill+": (4, 1),
     "feddfusion": (5, 2),
     "fedgen": (6, 0),
+    "scaffold": (1, 0),
+    "feddyn": (2, 0),
+    "fedopt": (3, 0),
+    "moon": (4, 0),
+    "fedntd": (5, 0),
+    "fedlc": (0, 1),
+    "fedsam": (2, 1),
+    "ccvr": (3, 1),
+    "fedmoments": (7, 0),
+    "fedproto": (5, 1),
+    "fedrep": (6, 1),
+    "ditto": (7, 1),
 }
 # For algorithms that are not ours, chosen by their names so that each has the same everywhere.
 _FREE = [(c, d) for d in range(len(DASHES)) for c in range(len(LIGHT)) if (c, d) not in _STYLES.values()]

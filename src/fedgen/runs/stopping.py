@@ -5,15 +5,17 @@ A run that is resumed, or computed beside others in one program, decides the sam
 
 from collections.abc import Sequence
 
-from fedgen.runs.scores import Record, headline
+from fedgen.runs.scores import Record, authors_at, headline
 
-_OF_SCORE = {"authors": "accuracy_seen_labels", "seen": "accuracy_seen_labels", "matching": "accuracy_matching"}
+_OF_SCORE = {"seen": "accuracy_seen_labels", "matching": "accuracy_matching"}
 
 
 def score_at(record: Record, score: str) -> float | None:
     """An evaluation's value of the run's score."""
     if "diverged_at" in record:
         return None
+    if score == "authors":
+        return authors_at(record)
     return record.get(_OF_SCORE[score]) if score in _OF_SCORE else headline(record)
 
 

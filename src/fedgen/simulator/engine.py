@@ -63,6 +63,7 @@ class Inputs(NamedTuple):
     labels: Array  # [user, label] how many samples of each label
     proxy: Array  # rows of Data.x that the server holds, unlabelled
     score: Array  # rows of Data.x_score that are evaluated
+    slices: Array  # of each of these: in which slice of its label's samples it is (`runs.scores.slices_of`)
     hyper: dict[str, Array]  # the float hyper-parameters, so that other values need no new program
 
 
@@ -81,6 +82,9 @@ class Correct(NamedTuple):
 
     global_model: Array | None  # [class]
     local_models: Array | None  # [evaluated user, class]
+    # The same, of those samples only that the authors of FedGen test a user on:
+    global_model_sliced: Array | None  # [class] of all users
+    local_models_sliced: Array | None  # [evaluated user, class]
 
 
 class Traffic(NamedTuple):
@@ -288,6 +292,8 @@ class Program:
         broadcast = algorithm.broadcast(state.server, round)  # what the next round would begin with
 
         users = jnp.asarray(self._users)
+        holds = (inputs.labels > 0).astype(jnp.int32)  # [user, class]
+        turns = jnp.where(holds > 0, jnp.cumsum(holds, axis=0) - 1, -1)  # whose slice of a label is which
         # with their numbers, since what users keep may be nothing
         own = users, jax.tree.map(lambda a: sharding.fetch(a, users), state.clients) if predict_local else ()
         if federation.finetune_steps:
@@ -303,18 +309,24 @@ class Program:
             x, y = self._task.prepare(sharding.fetch(data.x_score, rows)), data.y_score[rows]
             classes = jax.nn.one_hot(y, self._task.classes) * (position < samples)[:, None]
 
-            def right(logits: Array) -> Array:
-                return (jnp.argmax(logits, axis=-1) == y).astype(jnp.float32) @ classes
+            slices = inputs.slices[jnp.minimum(position, samples - 1)]
 
-            def right_locally(user: tuple[Array, Tree]) -> Array:
+            def right(logits: Array, sliced: Array) -> tuple[Array, Array]:
+                """Per class: of all samples, and of those in the slices."""
+                correct = (jnp.argmax(logits, axis=-1) == y).astype(jnp.float32)
+                return correct @ classes, (correct * sliced) @ classes
+
+            def right_locally(user: tuple[Array, Tree]) -> tuple[Array, Array]:
                 assert predict_local is not None
                 received, kept = user[1] if federation.finetune_steps else (broadcast, user[1])
-                return right(predict_local(received, kept, x))
+                return right(predict_local(received, kept, x), slices == turns[user[0]][y])
 
-            return Correct(
-                predict_global and right(predict_global(state.server, x)),
-                predict_local and lax.map(right_locally, own),
+            of_all = (
+                right(predict_global(state.server, x), slices <= jnp.max(turns, axis=0)[y]) if predict_global else None
             )
+            of_each = lax.map(right_locally, own) if predict_local else None
+            (whole, sliced), (own_whole, own_sliced) = of_all or (None, None), of_each or (None, None)
+            return Correct(whole, own_whole, sliced, own_sliced)
 
         counted = lax.map(count, positions)
         return jax.tree.map(lambda a: lax.psum(jnp.sum(a, axis=0), (HOSTS, DEVICES)), counted)

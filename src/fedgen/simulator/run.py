@@ -14,7 +14,7 @@ from fedgen.config import to_toml
 from fedgen.errors import FedgenError
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.resume import same_config
-from fedgen.runs.scores import Record, matching, named_headline, scores
+from fedgen.runs.scores import Record, authors, matching, named_headline, scores
 from fedgen.runs.stopping import best_of, out_of_patience, stopped_at
 from fedgen.runs.summary import most_messages, result_row, summary_of
 from fedgen.runs.trained import Trained, needed_of_users, only_needed
@@ -242,6 +242,9 @@ class _Runner:
                 record |= scores(one.global_model, one.local_models, totals, held > 0)
                 record |= named_headline(record, program.algorithm.headline_of(setup.config.headline))
                 record["accuracy_matching"] = matching(one.global_model, one.local_models, totals, held)
+                sliced = one.global_model_sliced if one.local_models is None else one.local_models_sliced
+                assert sliced is not None, "an algorithm predicts globally, locally, or both"
+                record["accuracy_authors"] = authors(np.asarray(sliced), totals, held > 0, setup.config.users)
                 reported = {"train_loss": values.loss, **values.metrics}
                 for key, value in reported.items():
                     record[key] = float(value[index]) if np.isfinite(value[index]) else None

@@ -19,6 +19,7 @@ from fedgen.models.check import check_model
 from fedgen.runs.division import check_finite, divide_all, keep_partition, load_dataset
 from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee
+from fedgen.runs.scores import slices_of
 from fedgen.runs.task import federation_of, task_of
 from fedgen.simulator.devices import check_devices, in_float32
 from fedgen.simulator.engine import Data, Inputs, Program
@@ -59,6 +60,7 @@ class Setup:
                 stacked([d.labels.astype(np.int32) for d in chosen]),
                 stacked([d.proxy for d in chosen]),
                 stacked([self.score_rows[seed] for seed in seeds]),
+                stacked([slices_of(self._scored_labels(seed), self.config.users) for seed in seeds]),
                 {key: jnp.full(len(seeds), value, jnp.float32) for key, value in traced.items()},
             )
         )
@@ -84,8 +86,11 @@ class Setup:
 
     def totals(self, seed: int) -> np.ndarray:
         """How many evaluated samples each class has."""
-        labels = np.asarray(self.data.y_score)[self.score_rows[seed]]
-        return np.bincount(labels, minlength=self.task.classes)
+        return np.bincount(self._scored_labels(seed), minlength=self.task.classes)
+
+    def _scored_labels(self, seed: int) -> np.ndarray:
+        labels: np.ndarray = np.asarray(self.data.y_score)[self.score_rows[seed]]
+        return labels
 
     def check(self) -> None:
         """Raise the errors of building the algorithms now rather than later."""

@@ -1,0 +1,87 @@
+"""What a search chooses, and the file that the preset `tuned` is read from."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+from fedgen.grid.estimate import estimate
+from fedgen.grid.store import Store, identity
+from fedgen.paper.ranks import mean_ranks, rank_all
+from fedgen.paper.reproduce import Request, finish
+from fedgen.paper.results import all_results
+from fedgen.paper.spec import experiment
+from fedgen.paper.tables import tables
+from fedgen.presets import TUNED
+from fedgen.report.table import Text
+from reproduction_folder import DATA, made_up
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_best_configuration_on_average_is_chosen_and_written(tmp_path: Path) -> None:
+    request = Request.of(experiment("tuning"), rows=("mnist-T200",), columns=("fedprox", "ditto"))
+    store, configs = Store(tmp_path), request.configs()
+    for (_, column), config in configs.items():
+        summary = made_up(config)
+        for number, result in enumerate(summary["results"]):
+            # On average the fifth; the second is better with one seed, and the third diverges with one.
+            result["accuracy"] = {5: 80.0, 2: 90.0 - 40 * number, 3: 99.0}.get(int(column[-2:]), 50.0)
+            result["accuracy_matching"] = 50.0 + int(column[-2:])
+            result["diverged_at"] = 7 if column.endswith("-03") and number else None
+        store.keep(config, summary, DATA)
+    results = finish(request, store, {})
+    entry = results["cells"]["mnist-T200"]["fedprox"]
+    best = configs["mnist-T200", "fedprox-05"]
+    assert (entry["id"], entry["mean"], entry["tried"][2]) == (identity(best), 80.0, None)
+    written = tomllib.loads((tmp_path / "tuned.toml").read_text())
+    chosen = written["mnist"]["T200"]["fedprox"]
+    assert chosen == {
+        "lr": best.lr, "lr_decay": best.lr_decay, "ema": best.ema, "mu": best.of("fedprox")["mu"],
+    }  # fmt: skip
+    assert written["mnist"]["T20"] == TUNED["mnist"]["T20"], "the rest stays"
+    last = configs["mnist-T200", "ditto-12"]
+    assert written["mnist"]["T200"]["ditto"]["lam"] == last.of("ditto")["lam"], "by the users' own distributions"
+    shown = tables(all_results(tmp_path)[0])[-1]
+    assert any(isinstance(cell, Text) and f"mu {chosen['mu']:g}" in cell.text for cell in shown.rows[0])
+
+
+def test_who_lacks_a_configuration_has_no_best(tmp_path: Path) -> None:
+    request = Request.of(experiment("tuning"), rows=("mnist-T20",), columns=("fedavg",))
+    store, configs = Store(tmp_path), list(request.configs().values())
+    for config in configs[:-1]:
+        store.keep(config, made_up(config), DATA)
+    assert finish(request, store, {})["cells"]["mnist-T20"]["fedavg"]["status"] == "missing"
+    assert tomllib.loads((tmp_path / "tuned.toml").read_text()) == TUNED
+
+
+def test_the_shipped_choices_are_those_of_the_shipped_results() -> None:
+    path = ROOT / "results" / "tuned.toml"
+    assert not path.exists() or tomllib.loads(path.read_text()) == TUNED, "copy results/tuned.toml to src/fedgen"
+
+
+def test_ranks_and_their_uncertainty() -> None:
+    """FedGen is ahead of FedAvg with half of the seeds, behind on average, and ahead in some draws of the seeds."""
+    assert mean_ranks(np.array([1.0, 3.0, 3.0, 2.0])).tolist() == [4.0, 1.5, 1.5, 3.0]
+    some = Request.of(experiment("neighbours"), rows=("mnist-*",), columns=("fedavg", "feddyn", "fedgen")).experiment
+    values = {"fedavg": [80, 80, 80, 80], "feddyn": [70, 70, 70, None], "fedgen": [90, 90, 65, 65]}
+    entries = {
+        row.name: {name: {"values": dict(enumerate(of_each))} for name, of_each in values.items()} for row in some.rows
+    }
+    entries["mnist-1"]["fedavg"] = {"status": "missing"}
+    ranks = rank_all(some, entries)
+    assert ranks["rows"] == ["mnist-0.05", "mnist-0.1"]
+    first = ranks["columns"]["fedavg"]
+    assert (first["rank"], first["interval"]) == (1, [1, 2])
+    assert 0.5 < first["best"] < 1
+    assert ranks["columns"]["feddyn"]["rank"] == 3, "a run that diverged is behind all"
+
+
+def test_what_is_left_to_compute_is_counted() -> None:
+    """Three partitions share a program; of two cells with two seeds, 10 rounds of 10 users' 20 steps are left."""
+    settings = {"seeds": 2, "rounds": 10}
+    request = Request.of(experiment("neighbours"), rows=("mnist-*",), columns=("fedavg",), overrides=settings)
+    configs = list(request.configs().values())
+    (amount,) = estimate(configs, configs[1:])
+    assert (amount.cells, amount.done, amount.runs, amount.programs) == (3, 1, 4, 1)
+    assert amount.batches == 4 * 10 * 10 * 20
