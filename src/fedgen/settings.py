@@ -137,11 +137,23 @@ class Settings(TypedDict, total=False):
     statistics: Literal["averaged", "local"]
     """running statistics of BatchNorm: averaged by the server, or local, kept by the users."""
 
-    aggregation: Literal["mean", "median", "trimmed"]
-    """how the server combines the users' parameters: mean, median or trimmed (a trimmed mean)."""
+    aggregation: Literal["mean", "median", "trimmed", "centred-clip", "multi-krum"]
+    """how the server combines the users' parameters: mean, median, trimmed (a trimmed mean), centred-clip (centred
+    clipping) or multi-krum."""
 
     trim: float
-    """the fraction of the largest and of the smallest values that aggregation trimmed leaves out."""
+    """the fraction of the largest and of the smallest values that aggregation trimmed leaves out, and of the users that
+    multi-krum leaves out."""
+
+    centre_radius: float
+    """the radius of centred-clip, as a multiple of the median distance of users from the centre."""
+
+    centre_steps: int
+    """iterations of centred-clip in a round."""
+
+    max_update: float
+    """maximum norm of an update, as a multiple of the median norm of the round's updates; larger ones are scaled down
+    by the server (0: no limit)."""
 
     clip: float
     """maximum norm of an update; larger ones are scaled down by the server (0: no limit)."""
