@@ -38,13 +38,13 @@ def test_old_records_and_federations_have_all_samples_of_a_label() -> None:
 @pytest.mark.parametrize("settings", [{}, {"share": "predictor"}])
 def test_the_simulator_counts_what_dealing_out_the_samples_counts(settings: dict[str, Any]) -> None:
     """Dealt as the authors do it, user by user, and each user's model asked about its own samples."""
-    setup = small_setup("fedavg", rounds=1, alpha=0.1, **settings)
+    setup = small_setup("fedavg", rounds=1, alpha=0.3, lr=0.003, **settings)
     (row,) = run(setup)["results"]
     algorithm, _ = build(ALGORITHMS["fedavg"], setup.task, setup.federation, {})
     state, users = play(setup, 1), setup.config.users
     x, y = setup.task.prepare(setup.data.x_score), np.asarray(setup.data.y_score)
     holds = setup.divisions[0].labels > 0
-    right = tested = 0
+    right = tested = right_of_first = 0
     next_sample = dict.fromkeys(range(setup.task.classes), 0)
     for user in range(users):
         if settings:
@@ -59,6 +59,8 @@ def test_the_simulator_counts_what_dealing_out_the_samples_counts(settings: dict
             mine = rows[next_sample[label] : next_sample[label] + size]
             next_sample[label] += size
             right, tested = right + int(np.sum(guesses[mine] == label)), tested + size
+            right_of_first += int(np.sum(guesses[rows[:size]] == label))
     assert 0 < tested < len(y), "some labels are held by few"
+    assert right != right_of_first, "it matters which slice is whose"
     assert row["accuracy_authors_best5"] == pytest.approx(100 * right / tested)
     assert row["accuracy_authors_best5"] != pytest.approx(row["accuracy_seen_labels"])

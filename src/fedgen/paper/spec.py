@@ -172,7 +172,7 @@ def experiments() -> dict[str, Experiment]:
 _ORDER = (
     "overview", "partial-sharing", "generator-structure", "synthetic-batch", "rounds-to-target", "heterogeneity",
     "stragglers", "curves", "labels", "prototype", "controls", "ablation", "choices", "tuning", "neighbours",
-    "long-training", "one-shot", "personal", "theory",
+    "long-training", "one-shot", "personal",
 )  # fmt: skip
 
 

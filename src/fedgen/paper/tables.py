@@ -30,7 +30,8 @@ def tables(results: Results) -> list[Table]:
 def terminal_tables(results: Results, width: int) -> list[str | Grid]:
     """The main table for a terminal, between its title and its notes."""
     quick = ": [yellow]a look, not a result[/yellow]" if results["quick"] else ""
-    label = f"\n{results['metric_label']}; grey: published" if "metric_label" in results else ""
+    printed = any(entry.get("published") for row in results.get("cells", {}).values() for entry in row.values())
+    label = f"\n{results['metric_label']}{'; grey: published' * printed}" if "metric_label" in results else ""
     title = f"[bold]{escape(results['title'])}[/bold], preset {results['preset']}{differs(results)}{quick}"
     main = [grid for table in tables(results)[:1] for grid in terminal(table, width)]
     return [title + escape(label), *main, *(f"[dim]{escape(note)}[/dim]" for note in caveats(results))]
