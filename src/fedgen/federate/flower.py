@@ -11,13 +11,22 @@ from typing import Any
 from flwr.common.constant import (
     FLWR_INTERNAL_GRPC_CONTROL_API,
     FLWR_INTERNAL_GRPC_FLEET_API,
+    HEARTBEAT_PATIENCE,
     SUPERLINK_NODE_ID,
     SYSTEM_TIME_TOLERANCE,
     TIMESTAMP_HEADER,
     TIMESTAMP_TOLERANCE,
 )
 from flwr.common.serde import recorddict_to_proto
-from flwr.proto.control_pb2 import ListNodesRequest, ListNodesResponse, ListRunsRequest
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListNodesResponse,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    RegisterNodeResponse,
+    UnregisterNodeRequest,
+    UnregisterNodeResponse,
+)
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     ActivateNodeResponse,
@@ -36,7 +45,7 @@ from flwr.proto.message_pb2 import (
     PushObjectRequest,
     PushObjectResponse,
 )
-from flwr.proto.node_pb2 import Node
+from flwr.proto.node_pb2 import Node, NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, NodeStatus
 from flwr.supercore.date import now
@@ -47,7 +56,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_id,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry, validate_object_content
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, sign_message, verify_signature
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supercore.run import RunNotRunningException
@@ -58,6 +67,7 @@ __all__ = [
     "FLEET",
     "FLEET_HTTP_PUBLIC_KEY_HEADER",
     "FLEET_HTTP_SIGNATURE_HEADER",
+    "HEARTBEAT_PATIENCE",
     "NODE_ONLINE",
     "NOT_ACTIVATED",
     "OPENS_INTERFACES",
@@ -76,6 +86,8 @@ __all__ = [
     "ListNodesResponse",
     "ListRunsRequest",
     "Node",
+    "NodeInfo",
+    "NodeStatus",
     "ObjectTree",
     "PullMessagesResponse",
     "PullObjectResponse",
@@ -84,8 +96,12 @@ __all__ = [
     "PushObjectRequest",
     "PushObjectResponse",
     "Reconnect",
+    "RegisterNodeRequest",
+    "RegisterNodeResponse",
     "RunNotRunningException",
     "SendNodeHeartbeatRequest",
+    "UnregisterNodeRequest",
+    "UnregisterNodeResponse",
     "bytes_to_public_key",
     "discard_object",
     "get_object_body",
@@ -94,6 +110,7 @@ __all__ = [
     "inflatable_class_registry",
     "now",
     "recorddict_to_proto",
+    "sign_message",
     "supernode_command",
     "validate_object_content",
     "verify_signature",

@@ -5,22 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.proto.control_pb2 import (
-    ListNodesRequest,
-    ListNodesResponse,
-    RegisterNodeRequest,
-    RegisterNodeResponse,
-    UnregisterNodeRequest,
-    UnregisterNodeResponse,
-)
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.constant import NodeStatus
-from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy.edit import read_values
 from fedgen.federate.deploy.folders import CONNECTION
 from fedgen.federate.deploy.keys import public_keys
+from fedgen.federate.flower import (
+    PROTOBUF_MEDIA_TYPE,
+    ListNodesRequest,
+    ListNodesResponse,
+    NodeInfo,
+    NodeStatus,
+    RegisterNodeRequest,
+    RegisterNodeResponse,
+    UnregisterNodeRequest,
+    UnregisterNodeResponse,
+)
 from fedgen.federate.settings import ServerSettings, read_settings
 
 _TIMEOUT = 30.0  # seconds

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from flwr.common.constant import HEARTBEAT_PATIENCE
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.constant import NodeStatus
 
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy.superlink import SuperLink
+from fedgen.federate.flower import HEARTBEAT_PATIENCE, NodeInfo, NodeStatus
 from fedgen.federate.journal import GATE_JOURNAL
 from fedgen.federate.settings import ServerSettings, read_settings
 from fedgen.federate.tail import Tail

@@ -20,13 +20,18 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
     load_ssh_public_key,
 )
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.primitives.asymmetric import sign_message
 
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy.record import Deployment, installed, read_deployment
 from fedgen.federate.deploy.site_folder import EXPECTED
+from fedgen.federate.flower import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    sign_message,
+)
 from fedgen.federate.plan import Plan
 from fedgen.federate.settings import AppSettings, SiteSettings, read_settings
 from fedgen.federate.site.data import SiteData, load_site_data
