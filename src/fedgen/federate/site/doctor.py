@@ -173,10 +173,13 @@ def _gate(deployment: Deployment, trusted: ssl.SSLContext, key: ec.EllipticCurve
     url = f"https://{deployment.address}{_QUESTION}"
     with httpx.Client(verify=trusted, trust_env=False, timeout=_TIMEOUT) as client:
         try:
+            before = datetime.datetime.now(datetime.UTC)
             answer = client.post(url, content=b"")
-            here = datetime.datetime.now(datetime.UTC)
+            after = datetime.datetime.now(datetime.UTC)
             server = parsedate_to_datetime(answer.headers["date"])
-            yield _clock((here - server).total_seconds())
+            # It was said at some time between these two, in whole seconds: only what is certain counts.
+            least, most = (before - server).total_seconds() - 1, (after - server).total_seconds()
+            yield _clock(max(least, 0.0) + min(most, 0.0))
             if key is None:
                 yield Finding("skipped", "key at the server", "there is no key to ask with")
                 return
@@ -210,7 +213,7 @@ def signed(key: ec.EllipticCurvePrivateKey, when: datetime.datetime) -> dict[str
 
 
 def _clock(ahead: float) -> Finding:
-    """`ahead`: seconds by which this clock is ahead of the server's, which says whole seconds only."""
+    """`ahead`: seconds by which this clock is ahead of the server's, at least."""
     said = f"{abs(ahead):.0f} seconds {'ahead of' if ahead > 0 else 'behind'} the server's"
     if not -_BEHIND < ahead < _AHEAD:
         limits = f"at most {_AHEAD} seconds ahead and {_BEHIND} behind are allowed"
