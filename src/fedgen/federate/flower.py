@@ -122,5 +122,5 @@ def discard_object(grid: Grid, object_id: str) -> None:
     client: Any = getattr(grid, "_runtime_client", None)
     if client is not None:
         # SuperLink takes the run from the server app's token.
-        request = ConfirmMessageReceivedRequest(node=grid.node, message_object_id=object_id)  # type: ignore[attr-defined]
+        request = ConfirmMessageReceivedRequest(node=grid.node, message_object_id=object_id)
         client.ConfirmMessageReceived(request)
