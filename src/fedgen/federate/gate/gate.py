@@ -325,7 +325,7 @@ class Gate:
             response = await client.post(
                 self._upstream + target, content=request.SerializeToString(), headers={**head.headers, **form}
             )
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ExceptionGroup) as error:  # the latter where several addresses were tried
             self._note("", RequestRefusedError(502, f"SuperLink does not answer: {type(error).__name__}", head.site))
             return Response(502, b"", ())
         passed = [(n, v) for n, v in response.headers.items() if n == "content-type" or n.startswith("flwr-")]
