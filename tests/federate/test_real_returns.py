@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from real import running, server_events, site_events, training, until, write
+from real import running, server_events, site_events, until, write
 from test_real_resume import EXTRACTOR
 
 from fedgen.demo.compare import differences
@@ -32,13 +32,13 @@ def test_a_killed_supernode_is_back_within_seconds_and_answers_in_the_same_round
         for name in ("site-0", "site-1"):
             processes.start_site(name)
         processes.submit("run")
-        training(processes, "site-1", 0)
+        gate = folders.server / GATE_JOURNAL
+        until(lambda: read_journal(gate), event="message", site="site-1", way="down")  # it has all of the message
         processes.kill("site-1")  # as a power failure would: nobody tells SuperLink
         asked = len(site_events(processes, "site-1"))
         wait.unlink()
         processes.start_site("site-1")
         began = time.monotonic()
-        gate = folders.server / GATE_JOURNAL
         until(lambda: read_journal(gate), event="returned", site="site-1")
         back = time.monotonic() - began
         until(lambda: site_events(processes, "site-1")[asked:], event="trained", round=0)
