@@ -83,7 +83,7 @@ class Killer:
                 stdout=log, stderr=log,
             )  # fmt: skip
 
-    def kill_one(self) -> None:
+    def kill_one(self) -> str:
         """Kill one process of a random kind, and start again what that ended."""
         (kind,) = self.random.choices(list(KINDS), list(KINDS.values()))
         if kind == "site":
@@ -94,7 +94,7 @@ class Killer:
         else:
             found = self._server_process(kind)
             if found is None:
-                return  # it is just being started
+                return ""  # it is just being started
             tree = process_tree([self.processes.running["superlink"].pid])
             found.kill()
             if kind != "server app":  # SuperLink and gate end together
@@ -105,6 +105,7 @@ class Killer:
                 self._wait_until_gone([found])
             self.processes.submit("run")
         self.killed[kind] += 1
+        return kind
 
     def _server_process(self, kind: str) -> psutil.Process | None:
         signs = {"gate": "federate gate", "server app": "flwr-serverapp", "SuperLink": "flower-superlink"}
@@ -141,7 +142,7 @@ def disturb(folder: Path, sites: int, rounds: int, kills: int, seed: int, minute
     port = write_federation(folders, setup, setup.data, settings, tls=True)  # type: ignore[arg-type]
     log, deadline = folders.server / "log.jsonl", time.monotonic() + 60 * minutes
     done: list[dict[str, Any]] = []
-    killed_after = 0  # rounds
+    finished = 0  # rounds that were done when the server's side was last killed: it must get one done in between
     with processes_of(folders, port) as processes:
         processes.start_superlink()
         register(folders)
@@ -150,12 +151,11 @@ def disturb(folder: Path, sites: int, rounds: int, kills: int, seed: int, minute
             processes.submit("run")
             while time.monotonic() < deadline:
                 done = [e for e in read_journal(log) if e["event"] == "done"]
-                if len(done) == rounds or (killer.killed.total() >= kills and len(done) > killed_after):
+                if len(done) == rounds or (killer.killed.total() >= kills and len(done) > finished + 1):
                     break
-                if killer.killed.total() < kills and done:
-                    killer.kill_one()
-                    killed_after = len(done) + 1
-                time.sleep(killer.random.uniform(0.0, 6.0))
+                if killer.killed.total() < kills and len(done) > finished and killer.kill_one() != "site":
+                    finished = len(done)
+                time.sleep(killer.random.uniform(0.0, 4.0))
         finally:
             killer.stop()
     numbers = [e["round"] for e in done]
@@ -164,6 +164,7 @@ def disturb(folder: Path, sites: int, rounds: int, kills: int, seed: int, minute
     wanted = undisturbed(setup, len(done))
     same = all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(last), jax.tree.leaves(wanted), strict=True))
     return {
+        "minutes": round((time.monotonic() - deadline) / 60 + minutes, 1),
         "kills": dict(killer.killed), "rounds done": len(done), "each once": numbers == list(range(len(done))),
         "equal to the undisturbed model": same,
     }  # fmt: skip

@@ -141,7 +141,7 @@ class Fuzzer:
         settings: ServerSettings = self.server.settings
         try:
             upload, *_ = checked_update(
-                reply, self.question, self.form, self.broadcast, self.algorithm, settings, self.server.config
+                reply, self.question, self.form, self.algorithm, settings, self.server.config
             )
         except InvalidMessageError as error:
             self.reason = str(error)

@@ -9,12 +9,13 @@ from flwr.proto.control_pb2 import ListNodesResponse
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse, PullMessagesResponse, PushMessagesResponse
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.node_pb2 import NodeInfo
-from gate_fixture import Fixture
+from gate_fixture import PATIENCE, Fixture
 from gate_traffic import Letter, asked, confirm, objects, pulled
 
 from fedgen.federate.deploy.keys import public_keys
-from fedgen.federate.flower import CONTROL_LIST_NODES, NODE_ONLINE
+from fedgen.federate.flower import CONTROL_LIST_NODES, CONTROL_LIST_RUNS, NODE_ONLINE
 from fedgen.federate.gate import connections, messages
+from fedgen.federate.gate import gate as gate_module
 from fedgen.federate.gate.rules import ACTIVATE, CONFIRM, DEACTIVATE, HEARTBEAT, PULL_MESSAGE, PULL_OBJECT, PUSH_OBJECT
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
 
@@ -81,6 +82,18 @@ def test_what_the_server_gave_up_is_not_offered_again(way: str, gate: Fixture, m
     gate.status = 200
     assert name
     assert pull(gate) == []
+
+
+def test_the_gate_has_superlink_forget_finished_runs(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(gate_module, "_TIDY", 0.05)
+    gate: Fixture = request.getfixturevalue("gate")
+    deadline = time.monotonic() + PATIENCE
+    while gate.came.count(CONTROL_LIST_RUNS) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert set(gate.came) == {CONTROL_LIST_RUNS}
 
 
 class Returning:

@@ -27,6 +27,7 @@ from fedgen.errors import FedgenError
 from fedgen.federate.deploy.keys import key_files, public_keys
 from fedgen.federate.flower import (
     CONTROL_LIST_NODES,
+    CONTROL_LIST_RUNS,
     NODE_ONLINE,
     NOT_ACTIVATED,
     PROTOBUF_MEDIA_TYPE,
@@ -37,6 +38,7 @@ from fedgen.federate.flower import (
     DeactivateNodeRequest,
     ListNodesRequest,
     ListNodesResponse,
+    ListRunsRequest,
     Node,
     PullMessagesResponse,
     PullObjectResponse,
@@ -69,6 +71,7 @@ from fedgen.federate.journal import GATE_JOURNAL, Journal
 from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
 
 _RUN_ENDED = 403  # SuperLink's response where a run is not running
+_TIDY = 300.0  # seconds
 _TO_SUPERLINK = 64  # connections
 _HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
 _KEYS_EVERY = 1.0  # seconds between looks at the folder of keys
@@ -120,6 +123,7 @@ class Gate:
         with listener:
             listener.setblocking(False)
             async with client, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tidy(client))
                 while True:
                     try:
                         accepted, peer = await asyncio.get_running_loop().sock_accept(listener)
@@ -127,6 +131,12 @@ class Gate:
                         await asyncio.sleep(0.1)
                         continue
                     tasks.create_task(self._serve_connection(accepted, peer[0], client))
+
+    async def _tidy(self, client: httpx.AsyncClient) -> None:
+        """Ask SuperLink for its runs now and then: when it lists a finished one, it deletes the run's messages."""
+        while True:
+            await asyncio.sleep(_TIDY)
+            await self._forward(Head(CONTROL_LIST_RUNS, "", {}), CONTROL_LIST_RUNS, ListRunsRequest(), client)
 
     async def _serve_connection(self, accepted: socket.socket, address: str, client: httpx.AsyncClient) -> None:
         """Serve one connection until it ends; whatever goes wrong ends this connection and nothing else."""
@@ -352,7 +362,7 @@ class Gate:
             response = await client.post(
                 self._upstream + target, content=request.SerializeToString(), headers={**head.headers, **form}
             )
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ExceptionGroup) as error:  # the latter where several addresses were tried
             self._note("", RequestRefusedError(502, f"SuperLink does not answer: {type(error).__name__}", head.site))
             return Response(502, b"", ())
         passed = [(n, v) for n, v in response.headers.items() if n == "content-type" or n.startswith("flwr-")]

@@ -1,0 +1,32 @@
+"""The examples that run federations for long, for a short time."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(script: str, *options: str) -> dict:
+    command = [sys.executable, str(EXAMPLES / script), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_sites_that_fail_lose_nothing_that_is_finished(tmp_path: Path) -> None:
+    found = run("soak.py", "--sites", "4", "--rounds", "4", "--failing", "0.5", "--folder", str(tmp_path / "soak"))
+    assert found["rounds done"] == 4
+    assert found["largest error"] < 1e-6
+    assert found["what sites did"].get("refused", 0) == 0, "who returns is taken back at once"
+
+
+@pytest.mark.slow
+def test_the_model_is_the_undisturbed_one_after_kills(tmp_path: Path) -> None:
+    found = run("kills.py", "--kills", "5", "--sites", "2", "--seed", "3", "--folder", str(tmp_path / "kills"))
+    assert sum(found["kills"].values()) == 5
+    assert found["equal to the undisturbed model"]
