@@ -21,7 +21,7 @@ from helpers import small_setup
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import attacks
 
-SETTINGS = {"users": 10, "active": 10, "rounds": 12, "eval_every": 12, "lr": 0.2, "local_steps": 10, "alpha": 1.0}
+SETTINGS = {"users": 10, "active": 10, "rounds": 8, "eval_every": 8, "lr": 0.2, "local_steps": 10, "alpha": 1.0}
 ATTACKER = 0
 
 
