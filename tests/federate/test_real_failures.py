@@ -100,17 +100,18 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path) -> None:
         until(lambda: [{"connected": "SuperNode ID" in log.read_text()[said:]}], connected=True)
         holding.unlink()
         done(processes, 3)
-        # In rounds 4 and 5 site-0 sends numbers that are not numbers: it is refused, named, and excluded.
+        # In rounds 4 and 5 site-0 sends numbers that are not numbers, as after a training that diverged: no strike.
         flag(processes, "site-0", "poison")
         until(lambda: site_events(processes, "site-3"), event="train", round=4, after=1)
         done(processes, 4)
         assert state.with_name("before.safetensors").read_bytes() == kept, "what round 4 started from"
         refused = until(lambda: server_events(processes), event="refused", site="site-0")
         assert "NaN or infinite" in refused["reason"]
-        until(lambda: server_events(processes), event="excluded", site="site-0")
+        until(lambda: server_events(processes), event="refused", site="site-0", round=5)
         until(lambda: server_events(processes), event="finished")
         events = server_events(processes)
 
+    assert "excluded" not in {e["event"] for e in events}
     finished = {e["round"]: e["sites"] for e in events if e["event"] == "done"}
     assert list(finished) == list(range(6)), "every round was finished once"
     assert sorted(finished[0]) == ["site-0", "site-1", "site-2", "site-3"]
