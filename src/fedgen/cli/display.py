@@ -1,11 +1,15 @@
 """A progress display that handles Ctrl-C: once stops after a checkpoint, twice stops at once."""
 
 import signal
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Self
 
 from rich.live import Live
 from rich.progress import Progress
+
+from fedgen.config import RunConfig
+from fedgen.runs.watch import GridWatch
 
 
 class Display:
@@ -42,3 +46,20 @@ class Display:
             raise KeyboardInterrupt
         self._stop = True
         self._screen.console.print("stopping after this step; once more to stop at once")
+
+
+class CellsDisplay(Display, GridWatch):
+    """The progress over the cells of a grid, in a bar that each display makes itself."""
+
+    _bar: Any = None
+    _finished = 0.0
+
+    def advanced(self, unit: Sequence[RunConfig], share: float) -> None:
+        self._progress.update(self._bar, completed=self._finished + share * len(unit))
+
+    def finished(self, config: RunConfig) -> None:
+        self._finished += 1
+        self._progress.update(self._bar, completed=self._finished)
+
+    def failed(self, config: RunConfig, reason: str) -> None:
+        self.finished(config)

@@ -10,11 +10,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
-from fedgen.cli.display import Display
+from fedgen.cli.display import CellsDisplay
 from fedgen.cli.interrupts import raise_again
 from fedgen.config import RunConfig
 from fedgen.errors import FedgenError, unknown
-from fedgen.runs.watch import GridWatch
 
 if TYPE_CHECKING:
     from fedgen.grid.estimate import Amount
@@ -144,7 +143,7 @@ def _list() -> None:
     console.print("\nRun one: fedgen reproduce overview --quick    All, in full: fedgen reproduce all --data-dir DIR")
 
 
-class _Display(Display, GridWatch):
+class _Display(CellsDisplay):
     """The progress over cells; Ctrl-C requests a stop."""
 
     def __init__(self, cells: int, done: int) -> None:
@@ -160,14 +159,3 @@ class _Display(Display, GridWatch):
         first = unit[0]
         also = f" and {len(unit) - 1} more" if len(unit) > 1 else ""
         self._progress.update(self._bar, note=f"{first.dataset} {first.algorithms[0]}{also}")
-
-    def advanced(self, unit: Sequence[RunConfig], share: float) -> None:
-        self._progress.update(self._bar, completed=self._finished + share * len(unit))
-
-    def finished(self, config: RunConfig) -> None:
-        self._finished += 1
-        self._progress.update(self._bar, completed=self._finished)
-
-    def failed(self, config: RunConfig, reason: str) -> None:
-        self._finished += 1
-        self._progress.update(self._bar, completed=self._finished)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fedgen.cli.display import Display
+from fedgen.cli.display import CellsDisplay
 from fedgen.cli.settings import takes_settings
 from fedgen.config import RunConfig, parse_setting, read_toml
 from fedgen.errors import FedgenError
@@ -110,7 +110,7 @@ def _tell(results: "Results", out: Path) -> None:
         console.print(f"Use it: fedgen run --config {escape(shlex.quote(str(first)))}", soft_wrap=True)
 
 
-class _Display(Display, SweepWatch):
+class _Display(CellsDisplay, SweepWatch):
     """The progress over cells, and the best so far; Ctrl-C requests a stop."""
 
     def __init__(self, algorithms: Sequence[str]) -> None:
@@ -118,8 +118,6 @@ class _Display(Display, SweepWatch):
             TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
             TextColumn("runs, {task.fields[note]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors,
         )  # fmt: skip
-        self._bar: Any = None
-        self._finished = 0.0
         self._best: dict[str, Outcome] = {}
         self._scored = dict.fromkeys(algorithms, 0)
         self._progress = progress  # which is shown from the start
@@ -149,16 +147,6 @@ class _Display(Display, SweepWatch):
 
     def working_on(self, unit: Sequence[RunConfig]) -> None:
         self._progress.update(self._bar, note=unit[0].algorithms[0])
-
-    def advanced(self, unit: Sequence[RunConfig], share: float) -> None:
-        self._progress.update(self._bar, completed=self._finished + share * len(unit))
-
-    def finished(self, config: RunConfig) -> None:
-        self._finished += 1
-        self._progress.update(self._bar, completed=self._finished)
-
-    def failed(self, config: RunConfig, reason: str) -> None:
-        self.finished(config)
 
     def _shown(self) -> Group:
         grid = Grid(box=None, padding=(0, 2, 0, 0))
