@@ -11,11 +11,11 @@ demo: $(VENV)/installed
 
 # Minutes, and something of every part.
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 -m "not slow"
 
 # The rest: every algorithm in every place, real federations that fail, programs compiled as users' are.
 test-all: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 -m slow
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

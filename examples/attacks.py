@@ -60,7 +60,7 @@ def _length(tree: Any) -> jax.Array:
 
 
 def _reversal(mine: Any, others: Known) -> Any:
-    """The honest mean turned around, as long as may be."""
+    """The honest mean, negated, as long as may be."""
     factor = BOUND * others.length / jnp.maximum(_length(others.mean), 1e-12)
     return jax.tree.map(lambda m: -factor * m, others.mean)
 

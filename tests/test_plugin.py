@@ -42,7 +42,7 @@ Installed = Callable[[str | None], None]
 def pip_install(source: Path, target: Path) -> Path:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     command += ["--disable-pip-version-check", "--target", str(target), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     return target
 
@@ -93,7 +93,7 @@ def test_it_is_listed_with_its_package_and_runs(versions: dict[str, Path], tmp_p
 
     def fedgen(*words: str) -> str:
         command = [sys.executable, "-m", "fedgen", *words]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

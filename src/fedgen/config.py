@@ -160,6 +160,10 @@ PER_ALGORITHM = tuple(
 )
 
 
+# A stored configuration without one of these is of a version that had no such setting, and computed this.
+BEFORE: Layer = {"max_update": 0.0}
+
+
 def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     """The complete configuration that these layers (weakest first) give, over the preset they name.
 

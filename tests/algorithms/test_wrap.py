@@ -11,11 +11,11 @@ from tiny import CLASSES, KEY, SAMPLE, TASK, round_of
 from fedgen.algorithms.fedavg import fedavg
 from fedgen.algorithms.wrap import With, wrap
 from fedgen.core.client import Trained, train_client
-from fedgen.core.contract import Algorithm, Batch, Federation, Local, Loss, Model, Round, Step, Task, Tree
+from fedgen.core.contract import Algorithm, Batch, Federation, Local, Loss, Model, Needs, Round, Step, Task, Tree
 from fedgen.core.recipe import Shard
 from fedgen.core.trees import named, stack
 from fedgen.core.wires import shapes
-from helpers import same_bits
+from helpers import built, same_bits
 
 RATE, STEPS, SAMPLES = 0.25, 3, 5
 NUMBER = Task(Model(None, None, None), CLASSES, jax.ShapeDtypeStruct((1,), jnp.float32), lambda x: x)
@@ -241,4 +241,11 @@ def test_an_empty_wrap_is_its_base_to_the_bit(share: str) -> None:
         return server, clients, rest
 
     assert same_bits(after_two_rounds(wrap(base)), after_two_rounds(base))
+    assert wrap(base).needs == base.needs
+
+
+def test_what_a_layer_needs_is_added_to_what_its_base_needs() -> None:
+    _, base = built("feddfusion")
+    layer = wrap(base, needs=Needs(whole_uploads=True))
+    assert layer.needs == Needs(proxy=True, whole_uploads=True, individual_uploads=True)
     assert wrap(base).needs == base.needs

@@ -230,7 +230,7 @@ def test_status_tells_the_story_of_the_journals(root: Path, fedgen: Any, monkeyp
     assert (status.run.state, status.run.round, status.run.rounds, status.run.seconds) == ("running", 1, 9, 2.5)
     south, north = status.sites["south"], status.sites["north"]
     assert (south.state, south.round, south.bytes_up, south.bytes_down) == ("present", 1, 1_505, 2_000_007)
-    assert 0 <= south.seconds < 60
+    assert south.seconds >= 0
     assert (north.state, north.round, north.refusals, north.strikes) == ("asked", None, 1, 2)
     assert "does not answer" in status.superlink
 

@@ -120,7 +120,7 @@ def test_an_interrupted_run_is_kept_offline_by_wandb_and_goes_on_under_the_same_
         assert listener.failure == ""
     assert listener.place == f"wandb sync {tmp_path}/wandb/offline-run-*"
     found = _wandb(tmp_path)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while not all(history for _, history in found) and time.monotonic() < until:  # W&B's own process writes them
         time.sleep(0.1)
         found = _wandb(tmp_path)

@@ -179,16 +179,16 @@ def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
-    """The text of the configuration in its checkpoint lacks settings that were added since."""
-    config = _config("fedavg")
+    """The text of the configuration in its checkpoint lacks settings that were added since; there was no max_update."""
+    config = _config("fedavg", max_update=0.0)
     folder, whole = RunFolder.create(tmp_path / "run", config), RunFolder.create(tmp_path / "whole", config)
     run(prepare(config, small_data()), folder=whole)
     with pytest.raises(Interrupted):
         run(prepare(config, small_data()), folder=folder, watch=_StopAt(1))
     arrays, about = _read(folder.checkpoint_file)
     lines = about["config"].splitlines()
-    older = [line for line in lines if line.split(" = ")[0] not in ("optimizer", "clip", "dp_noise")]
-    assert len(older) == len(lines) - 3
+    older = [line for line in lines if line.split(" = ")[0] not in ("optimizer", "clip", "dp_noise", "max_update")]
+    assert len(older) == len(lines) - 4
     header = {"format": FORMAT, "about": {**about, "config": "\n".join(older)}, "checksum": _checksum(arrays)}
     folder.checkpoint_file.write_bytes(save(arrays, {"fedgen": json.dumps(header)}))
     run(prepare(config, small_data()), folder=RunFolder.open(tmp_path / "run"))

@@ -217,7 +217,7 @@ def test_a_wrong_place_among_hosts_is_refused(wrong: str) -> None:
 def test_waiting_for_other_hosts_ends_with_a_sentence(number: int) -> None:
     place = _two_places()[number]
     code = "import sys; from fedgen.simulator.devices import join_hosts; join_hosts(sys.argv[1], wait=1)"
-    done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True, check=False, timeout=600)
     address = place.partition("@")[2]
     awaited = [f"1 other process to connect to {address}", f"process 0 of 2 at {address}"][number]
     assert done.stderr == f"error: waited 1 s for {awaited}; start the same command on each\n"

@@ -1,8 +1,7 @@
 """FedAvg (McMahan et al. 2017): users train the shared model, the server averages what they send.
 
-Sharing is a choice of subtree, so this file also carries partial sharing (FedGen's Algorithm 2 and LG-FedAvg, where
-only the predictor travels; FedPer, where only the extractor does) and no sharing at all; the other algorithms wrap what
-is built here.
+Sharing is a choice of subtree, so this file also has partial sharing (FedGen's Algorithm 2 and LG-FedAvg: only the
+predictor travels; FedPer: only the extractor) and no sharing at all; the other algorithms wrap what is built here.
 """
 
 from typing import NamedTuple

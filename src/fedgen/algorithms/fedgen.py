@@ -73,7 +73,6 @@ def fedgen(
     """FedAvg, and a generator of latent features that carries knowledge between users without data."""
     need_predictor(federation, "fedgen learns its generator from the users' predictors")
     base, model, classes = fedavg(task, federation), task.model, task.classes
-    latent = task.latent_size()
 
     def target(prior: fl.Array) -> fl.Array:
         return prior if labels == "prior" else jnp.full(classes, 1 / classes)
@@ -83,9 +82,8 @@ def fedgen(
         return optax.chain(optax.add_decayed_weights(generator_weight_decay), optax.adam(rate))
 
     def server_init(key: fl.Array) -> Server:
-        generator = generator_init(stream(key, "generator"), classes, noise_size, hidden, latent)
-        state = optimizer(jnp.zeros((), jnp.int32)).init(generator.params)
-        return Server(generator, state, jnp.full(classes, 1 / classes))
+        generator = generator_init(stream(key, "generator"), classes, noise_size, hidden, task.latent_size())
+        return Server(generator, optimizer(jnp.int32(0)).init(generator.params), jnp.full(classes, 1 / classes))
 
     def ahead(batch: fl.Batch, local: fl.Local, step: fl.Step) -> Ahead:
         # Users never change the generator, so that its samples for all their steps can be made at once.

@@ -10,8 +10,23 @@ from typing import Any
 
 import jax
 
-from fedgen.core.contract import Algorithm, Array, Batch, Federation, Local, Loss, Metrics, Pass, Round, Step, Tree
+from fedgen.core.contract import (
+    Algorithm,
+    Array,
+    Batch,
+    Federation,
+    Local,
+    Loss,
+    Metrics,
+    Needs,
+    Pass,
+    Round,
+    Step,
+    Tree,
+)
 from fedgen.errors import FedgenError
+
+NOTHING = Needs()
 
 
 class _Nameless:
@@ -76,6 +91,7 @@ def wrap(
     ahead: Callable[[Batch, Local, Step], Tree] | None = None,
     before: Pass | None = None,
     after: Pass | None = None,
+    needs: Needs = NOTHING,  # beside the base's
     **changes: Any,
 ) -> Algorithm:
     """`base` with these additions; `changes` replaces other fields of it as they are.
@@ -204,6 +220,7 @@ def wrap(
         "before": both_pass(base.before, before),
         "after": both_pass(base.after, after),
         "calibrate": calibrate if base.calibrate else None,
+        "needs": Needs(*(a or b for a, b in zip(base.needs, needs, strict=True))),
         "predict_global": predict_global and (lambda server, x: predict_global(base_of(server, kept_at_server), x)),
         "predict_local": predict_local
         and (

@@ -207,7 +207,7 @@ def _tell_superlink(server: Path) -> None:
         _say("SuperLink does not run: when server/superlink.sh does, run server/register.sh once.")
     except FedgenError as error:
         raise FedgenError(
-            f"the folders are changed, but SuperLink is not told: {error}; then run server/register.sh"
+            f"the folders are changed, but SuperLink does not know it yet: {error}; then run server/register.sh"
         ) from error
 
 

@@ -46,6 +46,8 @@ def list_() -> None:
             line = _line(entries, name) if isinstance(entries, Registry) else entries[name]
             grid.add_row(escape(name), line)
         console.print(grid)
+        if entries is ALGORITHMS:
+            console.print("[dim]With max_update (on by default) the server of each looks at single uploads, too.[/dim]")
         console.print()
 
 

@@ -35,11 +35,12 @@ class Model(NamedTuple):
     """A classifier as an extractor x -> z and a predictor z -> logits.
 
     `init(key)` gives `(Params, statistics)`; the statistics are the extractor's BatchNorm running
-    values (an empty tuple where there are none). `extract(extractor, statistics, x, train)` gives
-    `(z, statistics)`; `predict(predictor, z)` gives the logits. A network that draws at random in training (dropout)
-    says so with `random`: its `extract(extractor, statistics, x, train, key=None)` gets another key for each step.
-    `state_dict(params, statistics)` gives parameters and statistics under the names that the network's own framework
-    knows, as NumPy arrays; None where there is no such framework. `framework` is that framework: torch, flax, equinox.
+    values (an empty tuple where there are none). `extract(extractor, statistics, x, train)` of x [batch, *sample] gives
+    `(z, statistics)` with z [batch, latent]; `predict(predictor, z)` gives the logits [batch, class]. A network that
+    draws at random in training (dropout) says so with `random`: its `extract(..., train, key=None)` gets another key
+    for each step. `state_dict(params, statistics)` gives parameters and statistics under the names that the network's
+    own framework knows, as NumPy arrays; None where there is no such framework. `framework` is that framework: torch,
+    flax, equinox.
     """
 
     init: Callable[[Array], tuple[Params, Tree]]
@@ -119,7 +120,7 @@ class Step(NamedTuple):
     """A local step: its number, the randomness it may use, and what was computed ahead for it."""
 
     number: Array  # [] 0 for a round's first mini-batch
-    key: Array
+    key: Array  # [] a random key of this user, round and step
     ahead: Tree = None  # what the algorithm's `ahead` gave for this step
 
 
@@ -137,7 +138,7 @@ class Round(NamedTuple):
 
     number: Array  # [] 0 in the first round
     cohort: Array  # [active] user numbers, in the order of the uploads
-    key: Array
+    key: Array  # [] the server's random key of this round
     proxy: Callable[[Array, int], Array]  # (key, n) -> n of the server's unlabelled samples
     # (f, items) -> f of each item, one after the other; a simulation divides the items over its devices
     each: Callable[[Callable[[Tree], Tree], Tree], Tree] = jax.lax.map
@@ -204,7 +205,8 @@ class Algorithm(NamedTuple):
     local_finish: Callable[[Tree, Tree, Local], tuple[Tree, Tree]]  # params, memo, local -> U, C
     server_update: Callable[[Tree, Tree, Round], tuple[Tree, Metrics]]  # S, stacked U, round -> S, metrics
     predict_global: Callable[[Tree, Array], Array] | None  # S, x [batch, ...] -> logits [batch, class]
-    # B, C, x -> logits: what a user predicts with right after a broadcast; None where it cannot by itself
+    # B, C, x [batch, ...] -> logits [batch, class]: what a user predicts with right after a broadcast; None where it
+    # cannot by itself
     predict_local: Callable[[Tree, Tree, Array], Array] | None
 
     personal: bool = False  # whether that is another model for each user, so that users are evaluated one by one

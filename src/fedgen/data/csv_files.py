@@ -52,7 +52,7 @@ def read_csv_samples(
     """Samples [row, column] to predict, and their labels as written where the file has them.
 
     `choose` says, of the columns' names, which are the sample's and which has the labels. A file may start with numbers
-    at once; its columns are then called 1, 2 ..., and `choose` is told that they have no names.
+    at once; its columns are then called 1, 2 ..., and `choose` learns that they have no names.
     """
     x: list[NDArray[np.float64]] = []
     labels: list[str] = []

@@ -81,7 +81,7 @@ def _answer(message: Message, context: Context, app: Path, *, train: bool) -> Me
 
 
 def error_for_server(error: Exception) -> str:
-    """What the server is told of an error: why its message was refused, but no other text, which may be private."""
+    """What the server learns of an error: why its message was refused, but no other text, which may be private."""
     if isinstance(error, InvalidMessageError):
         return str(error)
     what = "its data or settings are not in order" if isinstance(error, FedgenError) else type(error).__name__

@@ -53,9 +53,6 @@ class Plan:
         uploads = jax.tree.map(lambda form: jnp.zeros((2, *form.shape), form.dtype), self.forms.upload)
         x = self.task.prepare(jnp.zeros((2, *self.task.sample.shape), self.task.sample.dtype))
 
-        def proxy(key: Array, samples: int) -> Array:
-            return jnp.repeat(x[:1], samples, axis=0)
-
         def program(hyper: Mapping[str, Any]) -> Tree:
             algorithm, _ = build(ALGORITHMS[self.name], self.task, federation, {**self._fixed, **hyper})
             state = algorithm.server_init(self._model_key)

@@ -4,7 +4,10 @@ The networks (`classifiers`, `resnet`, `generator`) are made of `layers`, by XLA
 small enough are trained by the kernels in `nvidia` where those run.
 
 Networks of other frameworks come in through `adapt`: `from_flax` and `from_equinox` make a `network` of functions of
-them, which `split` divides into extractor and predictor. `check` looks at whatever a user brings.
+them, `from_torch` (with `torch`) translates a module's operations, and `split` divides them into extractor and
+predictor. `check` looks at whatever a user brings, `seeding` gives it new weights for each seed, `shared` puts one
+predictor on all sites' extractors. In them `rewrite` replaces convolutions and pools by those of `convolution`, where
+`choice` finds them faster than XLA's; `precision` lowers the precision of products.
 """
 
 from collections.abc import Callable

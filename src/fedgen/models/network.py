@@ -84,7 +84,7 @@ def form_of(sample: Any) -> jax.ShapeDtypeStruct:
 
 
 def mode_arguments(call: Callable[..., Any], train: bool) -> dict[str, bool]:
-    """The arguments by which a network's `__call__` is told whether it is trained: those of them that it has."""
+    """The arguments by which a network's `__call__` knows whether it is trained: those of them that it has."""
     has = inspect.signature(call).parameters
     return {name: train for name in _TRAINING if name in has} | {name: not train for name in _EVALUATING if name in has}
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgen.config import RunConfig, read_toml, resolve, to_toml
+from fedgen.config import BEFORE, RunConfig, read_toml, resolve, to_toml
 from fedgen.core.contract import Tree
 from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError
@@ -99,7 +99,7 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The configuration the run was started with."""
-        return resolve(read_toml(self.config_file))
+        return resolve(BEFORE, read_toml(self.config_file))
 
     def append(self, record: Record) -> None:
         """Add one line to the metrics."""

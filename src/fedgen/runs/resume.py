@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fedgen.config import RunConfig, layer_of, resolve
+from fedgen.config import BEFORE, RunConfig, layer_of, resolve
 from fedgen.errors import FedgenError
 
 
@@ -12,14 +12,14 @@ def same_config(text: Any, config: RunConfig) -> bool:
     """Whether a checkpoint's configuration, as TOML, is this one.
 
     Not the texts are compared but what they resolve to: an earlier version may have written another order, and lacks
-    the settings that were added since, which then have their defaults.
+    the settings that were added since, which then have the values of that time.
     """
     if not isinstance(text, str):
         return False
     # A dataset or model that the caller passed as an object is in no registry: it has no options, and no origin.
     own = {section for section in ("dataset", "model") if not config.of(section) and not _has_origin(config, section)}
     try:
-        return resolve(layer_of(tomllib.loads(text), Path("checkpoint")), own=own) == config
+        return resolve(BEFORE, layer_of(tomllib.loads(text), Path("checkpoint")), own=own) == config
     except (FedgenError, tomllib.TOMLDecodeError):
         return False
 

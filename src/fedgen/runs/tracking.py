@@ -194,7 +194,7 @@ class WandB(Tracker):
             reinit="create_new",  # seeds that are computed at once have theirs at once
             settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
         )
-        # Not W&B's own steps, which only grow: what is told again after a resume would be lost.
+        # Not W&B's own steps, which only grow: what is logged again after a resume would be lost.
         run.define_metric("*", step_metric="round")
         return run
 

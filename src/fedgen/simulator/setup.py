@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgen.algorithms import ALGORITHMS, build
+from fedgen.compiled import use_whole_entries
 from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Task
 from fedgen.data.dataset import DataForm, Dataset
@@ -138,6 +139,8 @@ def prepare_together(
 ) -> tuple[Setup, ...]:
     """Setups of one dataset whose samples lie on the devices once."""
     check_devices()
+    if jax.config.jax_compilation_cache_dir:  # the user's, say, of a script that several processes run
+        use_whole_entries()
     dataset = dataset or load_dataset(configs[0])
     for note in dataset.notes:
         print(f"note: {note}", file=sys.stderr)

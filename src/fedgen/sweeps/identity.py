@@ -1,4 +1,4 @@
-"""What a sweep learns from and with, as checksums, so that a folder of other data or another network is told apart."""
+"""What a sweep learns from and with, as checksums, so that a folder of other data or another network is recognised."""
 
 from dataclasses import replace
 from typing import Any

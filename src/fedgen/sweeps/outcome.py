@@ -1,4 +1,4 @@
-"""How a configuration did, and who is told of it while a sweep runs."""
+"""How a configuration did, and who watches a sweep while it runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

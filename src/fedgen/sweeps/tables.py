@@ -56,14 +56,14 @@ def ranking(results: Results, one: Mapping[str, Any], most: int | None = None) -
     entries = one["configurations"]
     keys = list(entries[0]["settings"])
     early = any(entry["stopped_early"] for entry in entries)
-    told = any(_state(entry) for entry in entries)
+    eventful = any(_state(entry) for entry in entries)
     columns = [
         Column("rank"),
         *(Column(key.removeprefix(f"{name}."), number=_is_number(entries, key)) for key in keys),
         Column("held out", f"{scored_on(results)}; mean ± standard deviation over seeds"),
         Column("vs best", "paired by seed, with its 95 % interval", optional=2),
         *([Column("rounds", "after which it was compared last")] if early else []),
-        *([Column("", "what happened", number=False, optional=1)] if told else []),
+        *([Column("", "what happened", number=False, optional=1)] if eventful else []),
     ]
     rows: list[Sequence[Cell]] = []
     for entry in entries[:most]:
@@ -75,7 +75,7 @@ def ranking(results: Results, one: Mapping[str, Any], most: int | None = None) -
                 Number(entry["mean"], entry["std"]),
                 Difference(to_best.get("mean"), to_best.get("interval")),
                 *([Number(entry["rounds"], form="d")] if early else []),
-                *([Text(_state(entry))] if told else []),
+                *([Text(_state(entry))] if eventful else []),
             ]
         )
     return without_empty(Table(columns, rows, title=name, about=scored_on(results)))

@@ -252,7 +252,7 @@ class Gate:
         if head.target == PULL_OBJECT:
             message = queue.message_with(request.object_id)
         if head.target == CONFIRM:
-            # SuperLink would delete the message. It is told when the reply is there: until then a site may lose it.
+            # SuperLink would delete the message. Forwarded when the reply is there: until then a site may lose it.
             message = queue.message(request.message_object_id)
             if not message.confirmed:
                 message.confirmed = True

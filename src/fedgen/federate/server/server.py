@@ -201,7 +201,7 @@ class Server:
         judged = self._test_accuracy(state) if self._accuracy is None else self._accuracy
         accuracy = self._test_accuracy(after)
         while self.settings.take_back and len(uploads) > self.settings.min_sites:
-            sound = self._is_finite(after)
+            sound = self._is_finite(after, number + 1)
             if sound and (judged is None or accuracy is None or not fell(judged, accuracy)):
                 break
             worst = outlier(uploads)
@@ -216,8 +216,9 @@ class Server:
         self._accuracy = accuracy
         return after, metrics, uploads
 
-    def _is_finite(self, state: Tree) -> bool:
-        return bool(all_finite(self._algorithm.broadcast(state, jnp.int32(self.run_state.round))))
+    def _is_finite(self, state: Tree, number: int) -> bool:
+        """Whether what this round would send is finite."""
+        return bool(all_finite(self._algorithm.broadcast(state, jnp.int32(number))))
 
     def _test_accuracy(self, state: Tree) -> float | None:
         """The global model's accuracy on the server's own test samples, where it has them and is to judge by it."""
@@ -254,7 +255,7 @@ class Server:
 
     def _score(self, state: Tree) -> bool:
         """Evaluate the last round if `eval_every` says so; False when the model is no longer finite."""
-        sound = self._is_finite(state)
+        sound = self._is_finite(state, self.run_state.round)
         self._record(state, self.run_state.unscored or {}, sound)
         self.run_state.unscored = None
         self._save(state)

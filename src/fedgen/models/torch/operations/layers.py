@@ -21,7 +21,7 @@ def convolution(
     axes = "DHW"[-(x.ndim - 2) :]
     form = (f"NC{axes}", f"OI{axes}", f"NC{axes}")
     if transposed:
-        # It is a convolution of x with zeros between its numbers, by the window turned round.
+        # It is a convolution of x with zeros between its numbers, by the flipped window.
         fan_in, fan_out, *window = weight.shape
         weight = jnp.flip(weight, range(2, weight.ndim)).reshape(groups, fan_in // groups, fan_out, *window)
         weight = jnp.swapaxes(weight, 1, 2).reshape(groups * fan_out, fan_in // groups, *window)
