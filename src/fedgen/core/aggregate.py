@@ -72,12 +72,14 @@ def clipped(stacked: Tree, start: Tree, longest: Scalar) -> Tree:
 def bounded(stacked: Tree, start: Tree, federation: Federation) -> Tree:
     """Scale down each tree's distance from `start` where it is more than `max_update` times the users' median.
 
-    What is not longer stays the same to the bit.
+    What is not longer stays the same to the bit. Where no length is finite there is nothing to compare with: the run has
+    diverged, and nothing hides it.
     """
     if is_off(federation.max_update) or not jax.tree.leaves(stacked):
         return stacked
     length = _lengths(stacked, start)
-    return _shortened(stacked, start, length, fair(length, federation))
+    comparable = jnp.where(jnp.any(jnp.isfinite(length)), length, 0.0)
+    return _shortened(stacked, start, comparable, fair(comparable, federation))
 
 
 def fair(sizes: Array, federation: Federation, counted: Array | None = None) -> Array:
@@ -92,7 +94,7 @@ def fair(sizes: Array, federation: Federation, counted: Array | None = None) -> 
     number = jnp.sum(known)
     median = (ordered[jnp.maximum(number - 1, 0) // 2] + ordered[number // 2]) / 2
     most = federation.max_update * median
-    return jnp.where(sizes > most, most / jnp.maximum(sizes, 1e-12), 1.0)
+    return jnp.where((sizes > most) & (number > 2), most / jnp.maximum(sizes, 1e-12), 1.0)
 
 
 def bounds_users(federation: Federation) -> bool:

@@ -113,7 +113,7 @@ def answer(site: Site, message: Message, journal: Journal, *, train: bool) -> Re
         journal.write("evaluated", round=number, score=score and score._asdict())
         metrics = MetricRecord({} if score is None or private else score._asdict())
         return RecordDict({"about": echo, "metrics": metrics})
-    trained = site.train(run, number, broadcast)
+    trained = site.train(run, number, broadcast, ticket)
     upload = wire.encode(trained.upload)
     loss = float(trained.loss)
     sent = wire.size(RecordDict({"upload": upload}))

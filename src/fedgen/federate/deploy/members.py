@@ -40,8 +40,13 @@ def add_site(folders: Folders, name: str, public_key: Path | None = None) -> Pat
     if back:
         set_values(folders.server / "server.toml", removed=[other for other in settings.removed if other != name])
     else:
+        before = (folders.server / "server.toml").read_bytes()
         set_values(folders.server / "server.toml", sites=[*settings.sites, name])
-        _count(folders, len(settings.sites) + 1)
+        try:
+            _count(folders, len(settings.sites) + 1)
+        except FedgenError:
+            write_whole(folders.server / "server.toml", before)
+            raise
     write_whole(folders.public_key(name), public)  # last: from now on the gate lets it in
     return site
 
@@ -67,7 +72,7 @@ def rotate_key(folders: Folders, name: str, public_key: Path | None = None) -> P
     if public_key is None:
         place = folders.root / "new-keys" / name
         if place.exists():
-            raise FedgenError(f"{place} exists already: hand that key over, or delete the folder, then try again")
+            raise FedgenError(f"{place} exists already; delete the folder, or move it away, and try again")
         public = write_site_keys(place)
     else:
         public = _own_key(folders, public_key)

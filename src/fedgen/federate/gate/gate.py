@@ -136,7 +136,8 @@ class Gate:
         """Ask SuperLink for its runs now and then: when it lists a finished one, it deletes the run's messages."""
         while True:
             await asyncio.sleep(_TIDY)
-            await self._forward(Head(CONTROL_LIST_RUNS, "", {}), CONTROL_LIST_RUNS, ListRunsRequest(), client)
+            with contextlib.suppress(Exception):  # the gate stays open, and tries again later
+                await self._forward(Head(CONTROL_LIST_RUNS, "", {}), CONTROL_LIST_RUNS, ListRunsRequest(), client)
 
     async def _serve_connection(self, accepted: socket.socket, address: str, client: httpx.AsyncClient) -> None:
         """Serve one connection until it ends; whatever goes wrong ends this connection and nothing else."""
@@ -222,9 +223,9 @@ class Gate:
         new, gone = sorted(keys.keys() - self._keys.keys()), sorted(self._keys.keys() - keys.keys())
         replaced = sorted(name for name in keys if self._keys.get(name, keys[name]) != keys[name])
         self._keys, self._rules = keys, Rules(keys)
-        for name in gone:
+        for name in (*gone, *replaced):  # what was sent to the old key's node is not for the new one
             self._queues.pop(name).clear()
-        for name in new:
+        for name in (*new, *replaced):
             self._queues[name] = MessageQueue(name, self._folder / "incoming" / name, self._max_message)
         _allow_files(len(self._queues))
         self._write("keys", {"added": new, "removed": gone, "replaced": replaced})

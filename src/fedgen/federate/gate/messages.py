@@ -144,8 +144,10 @@ class MessageQueue:
 
         Either our response did not arrive, or the SuperNode was restarted, or its reply was lost on the way.
         """
+        reply = self._incoming
+        delivered = reply.reply_to if reply is not None and reply.delivery and not reply.delivery.done() else None
         for message in reversed(self._sent.values()):
-            if message.may_be_offered_again():
+            if message.may_be_offered_again() and message is not delivered:
                 return message
         return None
 

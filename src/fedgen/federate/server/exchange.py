@@ -13,7 +13,7 @@ from fedgen.errors import FedgenError
 from fedgen.federate.journal import Journal
 from fedgen.federate.refusals import RefusalReader
 from fedgen.federate.server.membership import Membership
-from fedgen.federate.server.replies import Replies, SendError, send
+from fedgen.federate.server.replies import AT_ONCE, Replies, SendError, send
 from fedgen.federate.server.roster import Roster, wait_until
 from fedgen.federate.settings import ServerSettings
 from fedgen.federate.text import harmless
@@ -109,9 +109,10 @@ class Exchange:
         answers: dict[int, Answer] = {}
         questions = list(waiting)
         identities = {site: self.roster.identity(site) for site in sites}
-        deadline = time.monotonic() + timeout
+        deadline, unseen = time.monotonic() + timeout, 0
         while waiting:
-            for asked, reply in self._replies.take(list(waiting)):
+            found = self._replies.take(list(waiting))
+            for asked, reply in found:
                 site, question = waiting.pop(asked)
                 if isinstance(reply, httpx.HTTPStatusError):
                     self._failed(site, number, f"its answer could not be fetched: {reply}")
@@ -146,8 +147,12 @@ class Exchange:
                 if self.roster.identity(site) != identities[site]:  # the gate lets no answer of it through
                     del waiting[message_id]
                     self._failed(site, number, "it was removed, or its key replaced, while it was asked")
-            if waiting and not wait_until(deadline, self._settings.poll):
-                break
+            if unseen:
+                unseen -= 1
+                if not unseen:
+                    break
+            elif waiting and not found and not wait_until(deadline, self._settings.poll):
+                unseen = -(-len(waiting) // AT_ONCE)  # looks at each that may have replied in the last seconds
         for site, _ in waiting.values():
             self._silent[site] = self.roster.arrival(site), number
             self._failed(site, number, f"no answer within {timeout:g} seconds")

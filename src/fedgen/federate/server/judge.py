@@ -39,15 +39,20 @@ class Unjudged:
     def __init__(self, folder: Path, forms: Wires) -> None:
         self._folder, self._forms = folder, forms
 
-    def keep(self, number: int, state: Tree, uploads: Mapping[int, Tree]) -> None:
+    def keep(self, number: int, state: Tree, uploads: Mapping[int, Tree], *, taken_back: bool = False) -> None:
         """Keep a round beside the one before it, which may still be asked for after a kill."""
         kept = {"state": state, "uploads": stack(list(uploads.values()))}
-        save_tree(self._file(number), kept, {"sites": list(uploads)})
+        save_tree(self._file(number), kept, {"sites": list(uploads), "taken_back": taken_back})
+
+    def can_lose_one(self, number: int, least: int) -> bool:
+        """Whether the round is kept as it was, with more uploads than `least` and enough to tell an outlier."""
+        path = self._file(number)
+        about = read_about(path) if path.exists() else {"sites": [], "taken_back": True}
+        return not about["taken_back"] and len(about["sites"]) > max(least, 2)
 
     def sites(self, number: int) -> list[int]:
-        """The sites whose uploads of this round are kept; empty where nothing is."""
-        path = self._file(number)
-        return list(read_about(path)["sites"]) if path.exists() else []
+        """The sites whose uploads of this round are kept."""
+        return list(read_about(self._file(number))["sites"])
 
     def load(self, number: int) -> tuple[Tree, dict[int, Tree]]:
         """The state before the round, and the uploads by site."""
@@ -57,8 +62,10 @@ class Unjudged:
         return kept["state"], {site: jax.tree.map(lambda a, n=n: a[n], kept["uploads"]) for n, site in enumerate(sites)}
 
     def forget(self, number: int) -> None:
-        """Delete what is kept of a round."""
-        self._file(number).unlink(missing_ok=True)
+        """Delete what is kept of a round, and of earlier ones, which a kill may have left."""
+        for path in self._folder.glob("round*.safetensors"):
+            if path.stem.removeprefix("round").isdigit() and int(path.stem.removeprefix("round")) <= number:
+                path.unlink(missing_ok=True)
 
     def _file(self, number: int) -> Path:
         return self._folder / f"round{number}.safetensors"

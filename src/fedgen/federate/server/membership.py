@@ -6,6 +6,7 @@ A site's number is its position in `sites`. So a site that was removed stays the
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy.keys import key_files, public_keys
@@ -29,7 +30,7 @@ class Membership:
         fixed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._folder, self._journal, self._users, self._fixed = folder, journal, users, functools.cache(fixed)
-        self._stamp = self._files()
+        self._stamp: Any = None  # the settings may be older than the files: the first look reads them again
         self._kept_out: tuple[str, ...] = ()
         self.sites, self.removed = self._of_this_run(settings.sites), frozenset(settings.removed)
         self.keys = public_keys(folder / "keys")  # by name; if there are none, Flower's are trusted

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from fedgen.federate.flower import RunNotRunningException, discard_object
 
 _PATIENCE = 2.0  # seconds to wait for one reply that is being fetched before looking at the others
-_AT_ONCE = 8  # messages whose replies are asked for in one look
+AT_ONCE = 8  # messages whose replies are asked for in one look
 _SWEEP, _MOST_LATE = 10.0, 10_000  # seconds between looks for late replies, and how many are looked for
 # SuperLink cannot be reached, or has ended the run. All other errors concern one site's message only.
 SUPERLINK_ERRORS = (httpx.TransportError, RunNotRunningException)
@@ -59,7 +59,7 @@ class Replies:
         """
         found: list[tuple[str, Message | Exception]] = []
         self._late.sweep()
-        turn = sorted(questions, key=lambda question: self._looked.get(question, 0))[:_AT_ONCE]
+        turn = sorted(questions, key=lambda question: self._looked.get(question, 0))[:AT_ONCE]
         for question in turn:
             self._turn += 1
             self._looked[question] = self._turn

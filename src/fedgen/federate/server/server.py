@@ -200,7 +200,7 @@ class Server:
         after, metrics = self._combined(number, state, uploads)
         judged = self._test_accuracy(state) if self._accuracy is None else self._accuracy
         accuracy = self._test_accuracy(after)
-        while self.settings.take_back and len(uploads) > self.settings.min_sites:
+        while self.settings.take_back and len(uploads) > max(self.settings.min_sites, 2):
             sound = self._is_finite(after, number + 1)
             if sound and (judged is None or accuracy is None or not fell(judged, accuracy)):
                 break
@@ -232,8 +232,8 @@ class Server:
         return self.settings.take_back and not judges and not self.config.dp_noise
 
     def _loss_rose(self, losses: list[float]) -> bool:
-        before = self.run_state.loss
-        return before is not None and bool(losses) and rose(before, float(np.median(losses)))
+        before = self.run_state.loss  # the median of three or more, which no single site can move far
+        return before is not None and len(losses) > 2 and rose(before, float(np.median(losses)))
 
     def _last_round_taken_back(self, number: int) -> Tree:
         """The state before this round if the last one had been without its outlier."""
@@ -243,12 +243,14 @@ class Server:
         corrected, _ = self._combined(number - 1, before, uploads)
         self._journal_taken_back(number - 1, worst, "the sites' training losses rose or were not finite")
         self._save(corrected)
-        self._unjudged.keep(number - 1, before, uploads)
+        if self.settings.keep_rounds:
+            save_tree(self.path / "rounds" / f"{number}.safetensors", corrected, self._about())
+        self._unjudged.keep(number - 1, before, uploads, taken_back=True)
         return corrected
 
     def _can_take_back(self, number: int) -> bool:
-        """Whether the round is kept, with more updates than are needed."""
-        return len(self._unjudged.sites(number)) > self.settings.min_sites
+        """Whether the round can be done without one of its updates; once, since it need not be an update's fault."""
+        return self._judges_by_loss() and self._unjudged.can_lose_one(number, self.settings.min_sites)
 
     def _journal_taken_back(self, number: int, site: int, reason: str) -> None:
         self.journal.write("taken back", round=number, without=self.exchange.roster.name(site), reason=reason)
@@ -277,6 +279,7 @@ class Server:
 
         updates: dict[int, Update] = {}
         asked: Counter[int] = Counter()  # how often, in this round
+        not_finite: set[int] = set()  # sites whose training diverged, in this round
         everyone = self.config.active == self.config.users  # then those that join meanwhile, too
         active = sys.maxsize if everyone else self.config.active
 
@@ -303,7 +306,8 @@ class Server:
                 asked[site] += 1
             self._save(state)  # a site may reply even if the server dies now, so the message must be counted
             updates |= self.exchange.ask("train", self.run_state.run, number, arrays, cohort, take)
-            if 2 * len(self.exchange.not_finite) > len(cohort) and self._can_take_back(number - 1):
+            not_finite |= self.exchange.not_finite
+            if 2 * len(not_finite) > len(asked) and self._can_take_back(number - 1):
                 raise BrokenModelError
         return {site: updates[site] for site in self._order(number) if site in updates}
 

@@ -73,10 +73,10 @@ class Status:
         settings = read_settings(self._folder / "server.toml", ServerSettings)
         for name in settings.sites:
             self.sites.setdefault(name, SiteStatus(name))
-        for event in self._log.events():
-            self._server_event(event)
-        for event in self._gate.events():
-            self._gate_event(event)
+        events = [(event, self._server_event) for event in self._log.events()]
+        events += [(event, self._gate_event) for event in self._gate.events()]
+        for event, take_up in sorted(events, key=lambda pair: float(pair[0].get("time", 0))):
+            take_up(event)
         try:
             nodes, self.superlink = SuperLink(self._folder).nodes(), ""
         except FedgenError as error:
@@ -96,7 +96,7 @@ class Status:
 
     def _server_event(self, event: dict[str, Any]) -> None:
         kind, when = event["event"], float(event.get("time", 0))
-        site = self.sites.get(str(event.get("site", "")))
+        site = self.sites.get(str(event.get("site") or event.get("without") or ""))
         if kind in ("started", "resumed"):
             self._begin(event)
         elif kind == "round":
@@ -142,7 +142,10 @@ class Status:
             site.strikes = int(event.get("strikes", site.strikes))
             site.trouble = str(event.get("reason", ""))
         elif kind in ("excluded", "readmitted"):
-            site.excluded = kind == "excluded"
+            site.excluded, site.strikes = kind == "excluded", 0
+        elif kind == "taken back":
+            reason = event.get("reason", "")
+            site.trouble = f"round {int(event['round']) + 1} was done again without its update: {reason}"
 
     def _begin(self, event: dict[str, Any]) -> None:
         """A run begins, or goes on."""

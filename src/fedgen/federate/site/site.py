@@ -66,7 +66,7 @@ class Site:
         name = self._file(run, round)
         return read_about(self._folder(run) / name)["round"] if name else None
 
-    def train(self, run: str, round: int, broadcast: Tree) -> Trained:
+    def train(self, run: str, round: int, broadcast: Tree, ticket: str = "") -> Trained:
         """Train one round on the site's samples; keeps the new state and the one before it.
 
         The server may repeat a round, after a restart or because too few sites replied. The site then starts again from
@@ -75,6 +75,9 @@ class Site:
         """
         if (newest := self._newest(run)) > round:
             raise InvalidMessageError(f"round {round} is over: this site has trained in round {newest} already")
+        if self.plan.config.dp_noise and ticket and self._ticket(run) == ticket:
+            # A second answer would have noise of its own, and the two together tell more than one that is counted.
+            raise InvalidMessageError("this message was answered already, and with differential privacy only once")
         before, client = self._file(run, round), self._state(run, round)
         trained: Trained = jax.device_get(
             self._train(
@@ -93,8 +96,13 @@ class Site:
                 (state / before).replace(state / "before.safetensors")
             else:
                 (state / "before.safetensors").unlink(missing_ok=True)
-        save_tree(state / "client.safetensors", trained.client, {"round": round})
+        save_tree(state / "client.safetensors", trained.client, {"round": round, "ticket": ticket})
         return trained
+
+    def _ticket(self, run: str) -> str:
+        """The ticket of the message that the site trained for last."""
+        path = self._folder(run) / "client.safetensors"
+        return str(read_about(path).get("ticket", "")) if path.exists() else ""
 
     def evaluate(self, run: str, round: int, broadcast: Tree) -> SiteScore | None:
         """Evaluate the model that the site has before this round; None without test samples or without such a model."""
