@@ -72,8 +72,8 @@ def clipped(stacked: Tree, start: Tree, longest: Scalar) -> Tree:
 def bounded(stacked: Tree, start: Tree, federation: Federation) -> Tree:
     """Scale down each tree's distance from `start` where it is more than `max_update` times the users' median.
 
-    What is not longer stays the same to the bit. Where no length is finite there is nothing to compare with: the run has
-    diverged, and nothing hides it.
+    What is not longer stays the same to the bit. Where no length is finite there is nothing to compare with: the run
+    has diverged, and nothing hides it.
     """
     if is_off(federation.max_update) or not jax.tree.leaves(stacked):
         return stacked
