@@ -166,3 +166,22 @@ def test_a_second_supernode_with_the_same_key_is_refused(gate: Fixture, monkeypa
         monkeypatch.setattr(connections, "IN_USE", 0.0)  # as one that has lost its network: silent for long
         with gate.client() as second:
             assert activate(gate, second, superlink.key).status_code == 200
+
+
+def test_what_was_sent_to_a_key_that_was_replaced_is_not_offered_to_the_new_one(
+    gate: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_module, "_KEYS_EVERY", 0.0)
+    gate.down = pulled(asked("to the old key"))
+    assert len(pull(gate)) == 1
+    gate.down = PullMessagesResponse()
+    ours, other = (gate.folders.server / "keys" / f"{name}.pub" for name in ("north", "south"))
+    kept, theirs = ours.read_bytes(), other.read_bytes()
+    try:
+        ours.write_bytes(theirs)  # another key, and then its own again: twice replaced
+        other.write_bytes(kept)
+        gate.post(HEARTBEAT, b"", "south")
+    finally:
+        ours.write_bytes(kept)
+        other.write_bytes(theirs)
+    assert pull(gate) == []

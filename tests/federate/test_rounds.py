@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jax
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
@@ -29,6 +30,7 @@ from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.roster import Roster
 from fedgen.federate.server.server import Server
 from fedgen.federate.settings import ServerSettings, read_settings
+from fedgen.federate.site.site import Site
 from fedgen.federate.wire import InvalidMessageError
 from fedgen.files import write_whole
 from fedgen.runs.checkpoint import load_tree, save_tree
@@ -433,3 +435,32 @@ def test_what_the_gate_refused_is_a_strike_against_the_site_that_sent_it(
     assert (refused["site"], refused["reason"]) == ("site-2", "the gate refused it: a message of more than 9 bytes")
     assert [e["site"] for e in events if e["event"] == "excluded"] == ["site-2"]
     assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-0", "site-1"]] * 2
+
+
+def test_with_privacy_a_site_answers_a_message_once(tmp_path: Path) -> None:
+    """The gate offers a message again where the answer was lost; another answer would have other noise."""
+    private = {"dp_clip": 0.5, "dp_noise": 4.0, "dp_count_noise": 4.0, "share": "predictor"}
+    for name, settings in (("private", private), ("open", {"share": "predictor"})):
+        setup = small_setup("fedgen", users=2, active=2, rounds=1, **settings)
+        server, _ = local_federation(tmp_path / name, setup)
+        folders = Folders(tmp_path / name)
+        site = Site(folders.site("site-0"), folders.app)
+        received = jax.device_get(server.plan.configure(server.plan.hyper)[0].broadcast(server.plan.server_init(), 0))
+        site.train("0" * 16, 0, received, "ticket")
+        site.train("0" * 16, 0, received, "of a round that is asked for again")
+        if name == "private":
+            with pytest.raises(InvalidMessageError, match="answered already, and with differential privacy only once"):
+                site.train("0" * 16, 0, received, "of a round that is asked for again")
+        else:
+            site.train("0" * 16, 0, received, "of a round that is asked for again")
+
+
+def test_replies_that_came_in_the_last_seconds_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a few are asked for at a time: after the deadline each message is looked at once more."""
+    monkeypatch.setattr(replies, "AT_ONCE", 1)
+    monkeypatch.setattr(exchange, "AT_ONCE", 1)
+    setup = small_setup("fedavg", users=4, active=4, rounds=1)
+    server, _ = local_federation(tmp_path, setup, round_timeout=1e-6, poll=60.0)
+    server.run()
+    (done,) = [e for e in read_journal(server.journal.path) if e["event"] == "done"]
+    assert len(done["sites"]) == 4

@@ -19,7 +19,7 @@ UNBOUNDED = {"users": 4, "active": 4, "rounds": 4, "lr": 0.1, "local_steps": 8, 
 
 
 def shot(number: str, size: float) -> Tamper:
-    """Site 1 sends its model turned around and this much larger, in one round."""
+    """Site 1 sends its model negated and this much larger, in one round."""
 
     def tamper(site: int, message: Message, content: RecordDict) -> RecordDict:
         if site == 1 and "upload" in content and message.metadata.group_id == number:
@@ -130,3 +130,29 @@ def test_with_take_back_off_the_model_stays_broken(tmp_path: Path) -> None:
     (row,) = server.run()["results"]
     assert row["accuracy"] < 50
     assert not events(server, "taken back")
+
+
+@pytest.mark.slow
+def test_where_it_was_no_single_update_a_round_is_taken_back_once(tmp_path: Path) -> None:
+    """Two of five break the model together: the round is repeated without one of them, and the run goes on."""
+    setup = small_setup("fedavg", **{**UNBOUNDED, "users": 5, "active": 5, "rounds": 3})
+
+    def two(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site in (1, 2) and "upload" in content and message.metadata.group_id == "1":
+            for name, array in content["upload"].items():
+                content["upload"][name] = Array(-np.float32(60) * array.numpy())
+        return content
+
+    server, _ = local_federation(tmp_path, setup, two, test="")
+    server.run()
+    (taken,) = events(server, "taken back")
+    assert taken["without"] in ("site-1", "site-2")
+    assert [e["round"] for e in events(server, "done")] == [0, 1, 2]
+
+
+def test_of_two_updates_nobody_knows_which_is_the_outlier(tmp_path: Path) -> None:
+    setup = small_setup("fedavg", **{**UNBOUNDED, "users": 2, "active": 2, "rounds": 2})
+    server, _ = local_federation(tmp_path, setup, shot("1", 30.0), min_sites=1)
+    server.run()
+    assert not events(server, "taken back")
+    assert [len(e["sites"]) for e in events(server, "done")] == [2, 2]
