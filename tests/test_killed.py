@@ -54,7 +54,7 @@ def test_killed_at_random_and_while_writing_a_checkpoint(tmp_path: Path, start: 
     generator = random.Random(0)
     process = start(*RUN, "--out", cut)
     kills = 0
-    for attempt in range(6):
+    for attempt in range(4):
         _wait_until(
             process, lambda: any(cut.glob("checkpoint.*.tmp"))
         )  # training goes on; a checkpoint is half written
@@ -66,7 +66,7 @@ def test_killed_at_random_and_while_writing_a_checkpoint(tmp_path: Path, start: 
         process.wait()
         process = start("run", "--resume", "--out", cut, "--checkpoint-every", "0")
     assert process.wait() == 0
-    assert kills >= 4
+    assert kills >= 2
     assert (cut / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     assert not list(cut.glob("*.tmp")), "what a kill left behind is cleared away"
     for model in (whole / "models").iterdir():

@@ -109,6 +109,7 @@ def test_it_is_listed_with_its_package_and_runs(versions: dict[str, Path], tmp_p
     }
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_and_repeated(
     installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -225,6 +225,7 @@ def test_a_dataset_gets_the_folder_that_the_user_names(mine: Path) -> None:
     assert own_path("my_module:points") == mine / "my_module:points", "what is there is a path"
 
 
+@pytest.mark.slow
 def test_from_python_by_name_and_by_object(mine: Path) -> None:
     settings = {**{k: v for k, v in TINY.items() if "." not in k}, "options": {"partition.min_samples": 2}}
     data = fedgen.from_arrays(*blobs(200), *blobs(100, seed=1), name="blobs")

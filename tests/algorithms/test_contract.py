@@ -35,6 +35,7 @@ PARTIAL = ("fedavg", "fedprox", "feddistill+", "feddfusion", "fedgen", "scaffold
 PARTIAL += ("fedmoments",)
 
 
+@pytest.mark.slow
 @EVERY
 def test_three_rounds_with_one_active_user_are_finite(algorithm: str) -> None:
     state = play(small_setup(algorithm, active=1, rounds=3), 3)
@@ -197,7 +198,7 @@ def test_only_who_declares_it_uploads_whole_models_under_partial_sharing(algorit
     assert not any(".extractor" in name for name in named(forms.broadcast))
 
 
-@pytest.mark.parametrize("algorithm", QUICK)
+@pytest.mark.parametrize("algorithm", each(QUICK, quick=("fedavg", "fedgen")))
 def test_a_checkpoint_gives_the_state_back(algorithm: str, tmp_path: Path) -> None:
     state = play(small_setup(algorithm, active=6), 1)
     save_tree(tmp_path / "c.safetensors", state, {})
@@ -208,6 +209,7 @@ WIRE = [("feddfusion", "paper", "all"), ("ditto", "paper", "all"), ("fedgen", "r
 PARTIAL_WIRE = [("fedgen", "paper", "predictor")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [pytest.param(WIRE, marks=pytest.mark.slow), PARTIAL_WIRE], ids=["all", "partial"])
 def test_only_broadcast_and_upload_cross_the_wire(kinds: list[tuple[str, str, str]], tmp_path: Path) -> None:
     """Clients in another process, built from the configuration alone, give the server the simulator's next state."""

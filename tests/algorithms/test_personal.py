@@ -215,6 +215,7 @@ def test_fine_tuning_is_plain_sgd_from_the_received_model(name: str, options: di
     np.testing.assert_allclose(ours, forward(weights, torch.tensor(X[2]))[1].detach(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [{}, pytest.param({"share": "predictor", "local_epochs": 1}, marks=pytest.mark.slow)],

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.algorithms.wrap import With
@@ -98,6 +99,7 @@ def test_a_round_at_rate_0_leaves_everything_as_it_was() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_privacy_bounds_the_control_variates_as_any_update() -> None:
     """With a bound that bites in each round and hardly any noise, they stay bounded, too."""
     setup = small_setup("scaffold", lr=0.1, local_steps=10, dp_clip=0.05, dp_noise=1e-6, rounds=30)

@@ -74,6 +74,7 @@ def test_what_is_no_image_is_refused() -> None:
         fedgen.simulate("fedavg", augment=["rotate"])
 
 
+@pytest.mark.slow
 def test_training_sees_augmented_batches_once_and_the_same_in_ahead() -> None:
     """A user's loss and what was computed ahead for it see one augmented batch; passes over all data see no such."""
     seen: list[tuple[np.ndarray, np.ndarray]] = []

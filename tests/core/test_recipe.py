@@ -264,6 +264,7 @@ def test_an_epoch_of_one_whole_batch_is_a_step_of_all_samples() -> None:
     np.testing.assert_allclose(trained.upload.params.predictor, due, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_settings_reach_the_run_and_the_defaults_change_nothing() -> None:
     plain = play(small_setup("fedavg"), 2).server
     same = play(small_setup("fedavg", lr_schedule="exponential", optimizer="sgd", lr_warmup=0), 2).server
@@ -301,6 +302,7 @@ def test_what_is_no_algorithm_is_refused(builder: Any) -> None:
         build(builder, _line(), Federation(), {})
 
 
+@pytest.mark.slow
 def test_a_wrappers_pass_sees_the_running_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network with BatchNorm computes features in it; class sums of all cohorts are kept at the server."""
     monkeypatch.setitem(ALGORITHMS, "summing", summing)

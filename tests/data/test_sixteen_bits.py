@@ -119,6 +119,7 @@ def test_arrays(tmp_path: Path) -> None:
     assert load(str(tmp_path / "mine.npz")).max_value == 1023
 
 
+@pytest.mark.slow
 def test_a_run_scales_by_it_says_it_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 4000, (60, 8, 8, 1)).astype(np.uint16), np.arange(60) % 2

@@ -43,6 +43,7 @@ def test_every_algorithm(algorithm: str, tmp_path: Path) -> None:
     assert_like_the_simulator(server, setup, 3)
 
 
+@pytest.mark.slow
 def test_epochs_a_kept_optimiser_and_passes_over_a_sites_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site knows nothing of the others' sizes, and keeps its optimiser's state on disk between rounds."""
     monkeypatch.setitem(ALGORITHMS, "summing", summing)

@@ -139,6 +139,7 @@ def test_init_says_what_is_wrong(
     assert not (tmp_path / "f").exists()
 
 
+@pytest.mark.slow
 def test_a_federation_augments_as_the_simulator_does_and_keeps_the_names(tmp_path: Path) -> None:
     setup = small_setup("fedavg", rounds=2, active=6, augment=["shift", "flip", "crop"])
     server, _ = local_federation(tmp_path, setup)

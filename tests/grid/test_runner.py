@@ -179,6 +179,7 @@ def test_a_cell_pauses_and_goes_on(file: Path, tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "parts/unfinished").exists()
 
 
+@pytest.mark.slow
 def test_cells_computed_at_once_pause_and_go_on(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: three cells in one call; then one of them, and then the other two, from where they were."""
     configs = [config_of(file, rounds=4, eval_every=2, lr=rate) for rate in (0.01, 0.05, 0.1)]

@@ -271,6 +271,7 @@ def test_images_too_small_for_the_cnn_are_refused() -> None:
         MODELS["cnn"]((8, 8, 1), 10, channels=(4, 4), pool=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(
     ("channels", "size"),

@@ -17,6 +17,7 @@ X = jax.random.normal(KEY, (16, 8, 8, 1))
 Y = jnp.arange(16) % 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [cnn, lambda sample, classes: resnet(sample, classes, widths=(4, 6), blocks=1)])
 def test_bfloat16_keeps_parameters_statistics_and_losses_in_float32(build: object) -> None:
     exact = build((8, 8, 1), 4)

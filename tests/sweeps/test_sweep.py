@@ -165,6 +165,7 @@ def test_what_diverged_is_ranked_last_and_equal_scores_share_a_rank() -> None:
     assert "equally good are lr 0.2, weight_decay 1e-29; lr 0.2, weight_decay 1e-30" in notes
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_a_plug_in_is_swept_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "softened.py").write_text(

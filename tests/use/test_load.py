@@ -61,6 +61,7 @@ def test_features_are_what_the_last_layer_takes(whole: fedgen.Result) -> None:
     np.testing.assert_allclose(z, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_with_partial_sharing_each_user_has_its_model_of_every_algorithm(partial: fedgen.Result) -> None:
     """The folder's checkpoint has the last algorithm's users only."""
     run, data = fedgen.load(partial.path), named_data()

@@ -86,6 +86,7 @@ def test_callbacks_see_each_evaluation_and_can_stop() -> None:
     np.testing.assert_array_equal(result.model("fedgen").logits(x), shorter.model().logits(x))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_as_a_whole_is_resumed(whole: fedgen.Result, tmp_path: Path) -> None:
     def stop(record: dict[str, Any]) -> None:
         if (record["algorithm"], record["seed"], record["round"]) == ("fedgen", 1, 2):

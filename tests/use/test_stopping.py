@@ -59,6 +59,7 @@ def test_a_run_without_progress_ends(tmp_path: Path) -> None:
     assert again.metrics == result.metrics, "nothing is left to do"
 
 
+@pytest.mark.slow
 def test_the_best_evaluations_model_is_kept_beside_the_last(tmp_path: Path) -> None:
     settings = {"rounds": 4, "lr": 0.5, "share": "predictor", **HELD_OUT}
     result = small_run(tmp_path / "run", "fedavg", keep_best=True, **settings)
