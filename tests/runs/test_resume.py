@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedgen import toml
-from fedgen.config import RunConfig, resolve, to_toml
+from fedgen.config import BEFORE, RunConfig, resolve, to_toml
 from fedgen.runs.resume import same_config
 
 CONFIG = resolve({"algorithms": ["fedgen", "fedavg"], "preset": "tuned", "rounds": 7, "data_dir": 'a "b"\nc'})
@@ -25,9 +25,11 @@ def test_the_same_text() -> None:
 
 @pytest.mark.parametrize("setting", [name for name in RunConfig.model_fields if name != "options"])
 def test_a_text_from_before_a_setting_was_added(setting: str) -> None:
-    """It has the setting's default; where the run has another value, it is another run."""
-    usual = resolve({"algorithms": ["fedgen", "fedavg"]})
-    assert same_config(rewritten(usual, **{setting: None}), usual)
+    """It has what was computed then, mostly the setting's default; where the run has another value, it is another."""
+    then = resolve(BEFORE if setting in BEFORE else {}, {"algorithms": ["fedgen", "fedavg"]})
+    assert same_config(rewritten(then, **{setting: None}), then)
+    if setting in BEFORE:
+        assert not same_config(rewritten(then, **{setting: None}), resolve({"algorithms": ["fedgen", "fedavg"]}))
 
 
 def test_a_text_from_before_an_option_was_added_or_in_another_order() -> None:

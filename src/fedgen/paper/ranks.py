@@ -22,7 +22,7 @@ def rank_all(experiment: Experiment, entries: Mapping[str, Mapping[str, Any]]) -
     if not rows:
         return {"rows": [], "columns": {}}
     scores = [_scores(entries[row], names) for row in rows]
-    ranks = np.mean([mean_ranks(row.mean(axis=1)) for row in scores], axis=0)
+    observed = np.mean([mean_ranks(row.mean(axis=1)) for row in scores], axis=0)
     draw = np.random.default_rng(0)
     drawn = np.empty((DRAWS, len(names)))
     best = np.zeros(len(names))
@@ -33,7 +33,7 @@ def rank_all(experiment: Experiment, entries: Mapping[str, Mapping[str, Any]]) -
         best[np.argmin(drawn[number])] += 1
     low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
     columns = {
-        name: {"rank": rounded(float(ranks[i])), "interval": rounded([float(low[i]), float(high[i])]),
+        name: {"rank": rounded(float(observed[i])), "interval": rounded([float(low[i]), float(high[i])]),
                "best": rounded(float(best[i] / DRAWS))}
         for i, name in enumerate(names)
     }  # fmt: skip
