@@ -139,7 +139,9 @@ def prepare_together(
 ) -> tuple[Setup, ...]:
     """Setups of one dataset whose samples lie on the devices once."""
     check_devices()
-    if jax.config.jax_compilation_cache_dir:  # the user's, say, of a script that several processes run
+    if getattr(
+        jax.config, "jax_compilation_cache_dir", None
+    ):  # the user's, say, of a script that several processes run
         use_whole_entries()
     dataset = dataset or load_dataset(configs[0])
     for note in dataset.notes:

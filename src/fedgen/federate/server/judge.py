@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,7 +48,7 @@ class Unjudged:
     def can_lose_one(self, number: int, least: int) -> bool:
         """Whether the round is kept as it was, with more uploads than `least` and enough to tell an outlier."""
         path = self._file(number)
-        about = read_about(path) if path.exists() else {"sites": [], "taken_back": True}
+        about: dict[str, Any] = read_about(path) if path.exists() else {"sites": [], "taken_back": True}
         return not about["taken_back"] and len(about["sites"]) > max(least, 2)
 
     def sites(self, number: int) -> list[int]:
