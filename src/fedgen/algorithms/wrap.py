@@ -26,7 +26,7 @@ from fedgen.core.contract import (
 )
 from fedgen.errors import FedgenError
 
-NOTHING = Needs()
+_NO_NEEDS = Needs()
 
 
 class _Nameless:
@@ -91,7 +91,7 @@ def wrap(
     ahead: Callable[[Batch, Local, Step], Tree] | None = None,
     before: Pass | None = None,
     after: Pass | None = None,
-    needs: Needs = NOTHING,  # beside the base's
+    needs: Needs = _NO_NEEDS,  # beside the base's
     **changes: Any,
 ) -> Algorithm:
     """`base` with these additions; `changes` replaces other fields of it as they are.

@@ -13,7 +13,7 @@ from rich.markup import escape
 from fedgen.cli.display import Display
 from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
-from fedgen.config import BEFORE, parse_setting, read_toml, resolve
+from fedgen.config import parse_setting, read_toml, resolve
 from fedgen.errors import FedgenError
 from fedgen.report.progress import RunBars
 
@@ -70,7 +70,7 @@ def run(
         if settings.partition_file and not Path(settings.partition_file).exists():
             raise FedgenError(f"the run's partition file {settings.partition_file} is no longer there; put it back")
         if any(layers):
-            wanted = resolve(BEFORE, read_toml(folder.config_file), *layers)
+            wanted = folder.config(*layers)
             changed = [k for k in type(settings).model_fields if getattr(settings, k) != getattr(wanted, k)]
             if changed:
                 raise FedgenError(

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgen.config import BEFORE, RunConfig, read_toml, resolve, to_toml
+from fedgen.config import BEFORE, Layer, RunConfig, read_toml, resolve, to_toml
 from fedgen.core.contract import Tree
 from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError
@@ -97,9 +97,9 @@ class RunFolder:
             raise FedgenError(f"{path} holds no run to resume (no config.toml); leave out --resume to start one")
         return folder
 
-    def config(self) -> RunConfig:
-        """The configuration the run was started with."""
-        return resolve(BEFORE, read_toml(self.config_file))
+    def config(self, *over: Layer) -> RunConfig:
+        """The configuration the run was started with; or what it would be with these settings over it."""
+        return resolve(BEFORE, read_toml(self.config_file), *over)
 
     def append(self, record: Record) -> None:
         """Add one line to the metrics."""
