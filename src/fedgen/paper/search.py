@@ -1,5 +1,6 @@
 """The outcome of a search: the best configuration of each algorithm, and the file that the preset `tuned` reads."""
 
+import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -67,8 +68,9 @@ def _own(column: Column, settings: Settings) -> Settings:
 
 
 def write_choices(folder: Path, found: Choices) -> None:
-    """Write `tuned.toml`: what was found, and for the rest what the preset has now."""
-    every = deepcopy(TUNED)
+    """Write `tuned.toml`: what was found, and for the rest what the folder's has, or the preset."""
+    earlier = folder / FILE
+    every = tomllib.loads(earlier.read_text(encoding="utf-8")) if earlier.exists() else deepcopy(TUNED)
     for dataset, by_steps in found.items():
         for steps, of_each in by_steps.items():
             every.setdefault(dataset, {}).setdefault(steps, {}).update(of_each)

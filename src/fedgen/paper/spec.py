@@ -74,6 +74,7 @@ class Row(_Strict):
     over: Over = {}
     published: dict[str, tuple[float, float] | Literal["not reached"]] = {}  # mean and std, by column
     target: float | None = None  # the accuracy of "rounds to target"
+    over_in: dict[str, Over] = {}  # the values of one column in this row only
     x: float | None = None  # where the row lies in a figure over rows
 
 
@@ -142,7 +143,7 @@ class Experiment(_Strict):
 
     def tried(self, row: Row, column: Column) -> list[Settings]:
         """What a search tries: every combination of the values, or `trials` of them drawn at random."""
-        over = {**self.over, **row.over, **column.over}
+        over = {**self.over, **row.over, **column.over, **row.over_in.get(column.name, {})}
         return combinations([Values(key, values) for key, values in over.items() if values], self.trials, 0)
 
     def row(self, name: str) -> Row:
