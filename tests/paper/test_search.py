@@ -46,6 +46,48 @@ def test_the_best_configuration_on_average_is_chosen_and_written(tmp_path: Path)
     assert any(isinstance(cell, Text) and f"mu {chosen['mu']:g}" in cell.text for cell in shown.rows[0])
 
 
+def test_a_later_piece_adds_to_the_choices_of_an_earlier_one(tmp_path: Path) -> None:
+    """Pieces with other numbers of seeds have other cells: what the first one chose stays."""
+    for seeds, row in ((1, "mnist-T20"), (2, "mnist-T200")):
+        request = Request.of(experiment("tuning"), rows=(row,), columns=("fedsam",), overrides={"seeds": seeds})
+        store = Store(tmp_path)
+        for number, config in enumerate(request.configs().values()):
+            summary = made_up(config)
+            for result in summary["results"]:
+                result["accuracy"] = 50.0 + number
+            store.keep(config, summary, DATA)
+        finish(request, store, {})
+    last = {
+        steps: experiment("tuning").tried(
+            experiment("tuning").row(f"mnist-{steps}"), experiment("tuning").column("fedsam")
+        )[-1]
+        for steps in ("T20", "T200")
+    }
+    written = tomllib.loads((tmp_path / "tuned.toml").read_text())["mnist"]
+    for steps, settings in last.items():
+        assert written[steps]["fedsam"] == {key.removeprefix("fedsam."): value for key, value in settings.items()}
+
+
+def test_a_row_may_have_values_of_its_own_for_a_column() -> None:
+    search = experiment("tuning")
+    tried = {row: search.tried(search.row(row), search.column("feddyn")) for row in ("mnist-T20", "mnist-T200")}
+    assert {settings["feddyn.mu"] for settings in tried["mnist-T20"]} == {0.05, 0.1, 0.2}
+    assert {settings["feddyn.mu"] for settings in tried["mnist-T200"]} == {0.01, 0.03, 0.1}
+    assert {settings["ema"] for settings in tried["mnist-T200"]} == {0.6}
+
+
+def test_a_table_says_how_many_seeds_diverged(tmp_path: Path) -> None:
+    request = Request.of(experiment("neighbours"), rows=("mnist-1",), columns=("fedavg", "feddyn"))
+    store = Store(tmp_path)
+    for (_, column), config in request.configs().items():
+        summary = made_up(config)
+        if column == "feddyn":
+            summary["results"][3] |= {"diverged_at": 12, "accuracy": None}
+        store.keep(config, summary, DATA)
+    shown = tables(finish(request, store, {}))[0]
+    assert "1 of 10 diverged" in str(shown.rows)
+
+
 def test_who_lacks_a_configuration_has_no_best(tmp_path: Path) -> None:
     request = Request.of(experiment("tuning"), rows=("mnist-T20",), columns=("fedavg",))
     store, configs = Store(tmp_path), list(request.configs().values())

@@ -138,6 +138,8 @@ def _number(
 
 
 def _why_not(entry: Entry) -> str:
+    if entry["status"] == "diverged":
+        return f"{sum(value is None for value in entry['values'].values())} of {entry['n']} diverged"
     if entry["status"] != "done":
         return str(entry["status"])
     return f"reached by {entry['reached']} of {entry['n']}" if "reached" in entry else ABSENT
