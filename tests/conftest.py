@@ -19,24 +19,11 @@ import pytest
 from bounded import pytest_runtest_protocol  # noqa: F401 (a hook of pytest)
 from fedgen.compiled import use_whole_entries
 
-
 # XLA's emitters of fused operations make faster programs; without them compiling takes half as long.
 PLAIN = ("xla_cpu_use_fusion_emitters", "False")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    own = str(tmp_path_factory.getbasetemp().parent / "compiled")
-    folder, seconds = os.environ.get("FEDGEN_TEST_CACHE", own), 0.0
-    jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
-    use_whole_entries()
-    # and for the processes that tests start
-    os.environ.update(JAX_COMPILATION_CACHE_DIR=folder, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=str(seconds))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def plain_programs() -> None:
+def compile_plainly() -> None:
     """Let JAX compile quickly where it is told not to optimise much, here and in processes that tests start."""
     compiler: Any = import_module("jax._src.compiler")
     usual = compiler.get_compile_options
@@ -50,6 +37,20 @@ def plain_programs() -> None:
     compiler.get_compile_options = options
     jax.devices()  # after which this process no longer looks at the variable
     os.environ["XLA_FLAGS"] = "--" + "=".join(PLAIN)
+
+
+compile_plainly()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    own = str(tmp_path_factory.getbasetemp().parent / "compiled")
+    folder, seconds = os.environ.get("FEDGEN_TEST_CACHE", own), 0.0
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
+    use_whole_entries()
+    # and for the processes that tests start
+    os.environ.update(JAX_COMPILATION_CACHE_DIR=folder, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=str(seconds))
 
 
 @pytest.fixture(autouse=True)
