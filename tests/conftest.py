@@ -21,6 +21,7 @@ from fedgen.compiled import use_whole_entries
 
 # XLA's emitters of fused operations make faster programs; without them compiling takes half as long.
 PLAIN = ("xla_cpu_use_fusion_emitters", "False")
+FLAGS = os.environ.get("XLA_FLAGS", "").replace(f"--{'='.join(PLAIN)}", "").strip()
 
 
 def compile_plainly() -> None:
@@ -35,8 +36,9 @@ def compile_plainly() -> None:
         return made
 
     compiler.get_compile_options = options
+    os.environ["XLA_FLAGS"] = FLAGS  # also in a worker of xdist, which has the variable of the process that started it
     jax.devices()  # after which this process no longer looks at the variable
-    os.environ["XLA_FLAGS"] = "--" + "=".join(PLAIN)
+    os.environ["XLA_FLAGS"] = f"{FLAGS} --{'='.join(PLAIN)}"
 
 
 compile_plainly()
@@ -59,7 +61,7 @@ def optimised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     marked = request.node.get_closest_marker("optimised") is not None
     if marked:
         monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
-        monkeypatch.delenv("XLA_FLAGS")
+        monkeypatch.setenv("XLA_FLAGS", FLAGS)
         jax.config.update("jax_disable_most_optimizations", False)
     yield
     if marked:
