@@ -5,12 +5,13 @@ tests marked `optimised`.
 """
 
 import os
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # with "cuda" the tests of the GPU's kernels compile them
 os.environ["JAX_NUM_CPU_DEVICES"] = "2"
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-
-from collections.abc import Iterator
 
 import jax
 import pytest
@@ -18,10 +19,35 @@ import pytest
 from bounded import pytest_runtest_protocol  # noqa: F401 (a hook of pytest)
 from fedgen.compiled import use_whole_entries
 
+# XLA's emitters of fused operations make faster programs; without them compiling takes half as long.
+PLAIN = ("xla_cpu_use_fusion_emitters", "False")
+FLAGS = os.environ.get("XLA_FLAGS", "").replace(f"--{'='.join(PLAIN)}", "").strip()
+
+
+def compile_plainly() -> None:
+    """Let JAX compile quickly where it is told not to optimise much, here and in processes that tests start."""
+    compiler: Any = import_module("jax._src.compiler")
+    usual = compiler.get_compile_options
+
+    def options(*arguments: Any, **named: Any) -> Any:
+        made = usual(*arguments, **named)
+        if made.executable_build_options.debug_options.xla_llvm_disable_expensive_passes:  # as that setting asks
+            made.env_option_overrides = [*made.env_option_overrides, PLAIN]
+        return made
+
+    compiler.get_compile_options = options
+    os.environ["XLA_FLAGS"] = FLAGS  # also in a worker of xdist, which has the variable of the process that started it
+    jax.devices()  # after which this process no longer looks at the variable
+    os.environ["XLA_FLAGS"] = f"{FLAGS} --{'='.join(PLAIN)}"
+
+
+compile_plainly()
+
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder, seconds = str(tmp_path_factory.getbasetemp().parent / "compiled"), 0.1
+    own = str(tmp_path_factory.getbasetemp().parent / "compiled")
+    folder, seconds = os.environ.get("FEDGEN_TEST_CACHE", own), 0.0
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
     use_whole_entries()
@@ -35,6 +61,7 @@ def optimised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     marked = request.node.get_closest_marker("optimised") is not None
     if marked:
         monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
+        monkeypatch.setenv("XLA_FLAGS", FLAGS)
         jax.config.update("jax_disable_most_optimizations", False)
     yield
     if marked:

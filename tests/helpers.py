@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from fedgen.algorithms.wrap import With, wrap
 from fedgen.config import RunConfig, resolve
 from fedgen.core.contract import Algorithm, Batch, Local, Step, Task
 from fedgen.core.wires import untrained
-from fedgen.simulator.engine import State
+from fedgen.simulator.engine import Correct, Inputs, Program, State
 from fedgen.simulator.setup import Setup, prepare
 
 # Each of these sends or keeps something else than the others.
@@ -99,11 +100,19 @@ def step_of(algorithm: Algorithm, batch: Batch, local: Local, key: jax.Array, nu
     return step if algorithm.ahead is None else step._replace(ahead=algorithm.ahead(batch, local, step))
 
 
+def training_program(
+    setup: Setup, algorithm: str, inputs: Inputs, *, batched: bool = False, at_once: int | None = None
+) -> Program:
+    """The compiled algorithm without its evaluation, which takes long to compile and is not asked for."""
+    with mock.patch.object(Program, "_score", return_value=Correct(None, None, None, None)):
+        return setup.program(algorithm, inputs, batched, at_once)
+
+
 def play(setup: Setup, rounds: int, algorithm: str | None = None) -> State:
     """The state of the first seed after some rounds."""
     name = algorithm or setup.config.algorithms[0]
     inputs = setup.inputs(name, [setup.config.seed])
-    program = setup.program(name, inputs, batched=False)
+    program = training_program(setup, name, inputs)
     state = program.advance(inputs, program.init(inputs), 0, rounds)
     return jax.tree.map(lambda a: np.asarray(a)[0], state)
 

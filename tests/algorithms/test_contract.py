@@ -26,7 +26,7 @@ from fedgen.data.federated import Division
 from fedgen.runs.checkpoint import load_tree, save_tree
 from fedgen.runs.cohort import draw_cohort
 from fedgen.simulator.setup import Setup
-from helpers import SMALL, built, each, local_of, play, same_bits, small_setup
+from helpers import SMALL, built, each, local_of, play, same_bits, small_setup, training_program
 
 QUICK = ("fedavg", "scaffold", "feddistill+", "fedgen")
 EVERY = pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=QUICK))
@@ -104,7 +104,7 @@ def test_algorithms_that_cannot_share_partially_say_so(algorithm: str) -> None:
 def test_partial_sharing_uploads_the_predictor_and_the_counts_only() -> None:
     setup = small_setup("fedgen", share="predictor")
     inputs = setup.inputs("fedgen", [0])
-    traffic = setup.program("fedgen", inputs, batched=False).traffic
+    traffic = training_program(setup, "fedgen", inputs).traffic
     predictor = (6 * 4 + 4) * 4  # latent 6, 4 classes, 4 bytes
     generator = ((4 + 4) * 8 + 8 + 2 * 8 + 8 * 6 + 6 + 2 * 8) * 4  # with BatchNorm's parameters and statistics
     assert traffic.up == predictor + 4 * 4
@@ -237,7 +237,7 @@ def test_only_broadcast_and_upload_cross_the_wire(kinds: list[tuple[str, str, st
         like = shapes(built, setup.task).upload
         uploads = [load_tree(folder / f"upload{user}.safetensors", like) for user in cohort.tolist()]
         inputs = setup.inputs(algorithm, [0])
-        program = setup.program(algorithm, inputs, batched=False)
+        program = training_program(setup, algorithm, inputs)
         assert program.traffic == (nbytes(broadcast), nbytes(uploads[0]))
 
         def proxy(key: jax.Array, samples: int, setup: Setup = setup) -> jax.Array:

@@ -12,7 +12,7 @@ from fedgen.core.losses import infer
 from fedgen.core.trees import stack
 from fedgen.models.generator import generate
 from fedgen.simulator.setup import Setup
-from helpers import built, local_of, play, same_bits, small_setup, step_of
+from helpers import built, local_of, play, same_bits, small_setup, step_of, training_program
 
 KEY = jax.random.key(3)
 
@@ -64,7 +64,7 @@ def test_a_zero_that_is_an_argument_changes_nothing_either(zero: str) -> None:
     inputs = setup.inputs(algorithm, [0])
     assert key in inputs.hyper
     inputs.hyper[key] = jnp.zeros_like(inputs.hyper[key])
-    program = setup.program(algorithm, inputs, batched=False)
+    program = training_program(setup, algorithm, inputs)
     state = program.advance(inputs, program.init(inputs), 0, 3)
     server = jax.tree.map(lambda a: np.asarray(a)[0], getattr(state.server, "base", state.server))
     plain = play(small_setup("fedavg"), 3)

@@ -179,10 +179,11 @@ def test_the_readmes_commands_run(
 def test_the_readmes_reproduction_and_sweep_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With two rounds instead of the ten of --quick; and the sweep, with few seeds."""
+    """With two rounds instead of the ten of --quick, and with two algorithms; and the sweep, with few seeds."""
     monkeypatch.chdir(tmp_path)
     (command,) = [arguments for arguments in COMMANDS if arguments[0] == "reproduce"]
-    assert _fedgen(monkeypatch, *command, "--rounds", "2") == 0, capsys.readouterr().err
+    small = ["--rounds", "2", "--column", "fedavg", "--column", "fedgen"]
+    assert _fedgen(monkeypatch, *command, *small) == 0, capsys.readouterr().err
     (command,) = [arguments for arguments in COMMANDS if arguments[0] == "sweep"]
     small = ["--seeds", "1", "--final-seeds", "1", "--rounds", "2", "--model", "mlp"]
     assert _fedgen(monkeypatch, *command, *small) == 0, capsys.readouterr().err

@@ -62,10 +62,11 @@ def test_what_some_users_gave_is_combined_as_if_there_were_only_those(federation
     rng = np.random.default_rng(1)
     values = rng.normal(size=(7, 8, 3)).astype(np.float32)
     given = np.stack([rng.permutation(np.arange(7) < number) for number in range(8)], axis=1)
-    got = combine_given(jnp.asarray(values), jnp.asarray(given), federation)
+    got = jax.jit(lambda values, given: combine_given(values, given, federation))(values, given)
     assert not np.any(got[0])
+    combined = jax.jit(lambda values: combine(values, None, federation))
     for row in range(1, 8):
-        alone = combine(jnp.asarray(values[given[:, row], row]), None, federation)
+        alone = combined(values[given[:, row], row])
         np.testing.assert_allclose(got[row], alone, rtol=1e-5, atol=1e-6)
 
 
@@ -155,7 +156,7 @@ def test_multi_krum_and_centred_clipping_are_as_in_their_papers(users: int) -> N
     tree = {"a": jnp.asarray(x[:, :2], jnp.float32), "b": jnp.asarray(x[:, 2:], jnp.float32).reshape(users, 2, 2)}
 
     def flat(**settings: Any) -> np.ndarray:
-        got = combine(tree, None, Federation(users=users, **settings))
+        got = jax.jit(lambda tree: combine(tree, None, Federation(users=users, **settings)))(tree)
         return np.concatenate([got["a"], got["b"].ravel()])
 
     bad = max(int(0.3 * users), 1 if users >= 3 else 0)

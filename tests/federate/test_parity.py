@@ -18,12 +18,12 @@ from fedgen.runs.checkpoint import load_tree
 from fedgen.runs.privacy import guarantee
 from fedgen.simulator.run import run
 from fedgen.simulator.setup import Setup, prepare
-from helpers import SMALL, each, small_setup, summing
+from helpers import SMALL, each, small_setup, summing, training_program
 
 
 def assert_like_the_simulator(server: Server, setup: Setup, rounds: int) -> None:
     inputs = setup.inputs(server.plan.name, [setup.config.seed])
-    program = setup.program(server.plan.name, inputs, batched=False)
+    program = training_program(setup, server.plan.name, inputs)
     state = program.init(inputs)
     for number in range(rounds):
         state = program.advance(inputs, state, number, number + 1)
@@ -98,7 +98,7 @@ def test_the_reference_preset_with_private_extractors(tmp_path: Path) -> None:
     server.run()
     assert_like_the_simulator(server, setup, 3)
     inputs = setup.inputs("fedgen", [0])
-    program = setup.program("fedgen", inputs, batched=False)
+    program = training_program(setup, "fedgen", inputs)
     simulated = program.advance(inputs, program.init(inputs), 0, 3)
     for number, site in enumerate(grid.sites):
         files = list(site.folder.glob("state/*/client.safetensors"))

@@ -18,7 +18,7 @@ from fedgen.runs.checkpoint import load_tree
 from fedgen.runs.cohort import draw_cohort
 from fedgen.runs.division import load_dataset
 from fedgen.simulator.setup import Setup, prepare
-from helpers import small_data, small_setup
+from helpers import small_data, small_setup, training_program
 
 SITES, ACTIVE, ROUNDS = 3, 2, 3
 
@@ -84,7 +84,7 @@ def assert_like_the_simulator(setup: Setup, events: list[Event], run: Path) -> N
     (algorithm,), config = setup.config.algorithms, setup.config
     assert not [e for e in events if e["event"] in ("failed", "refused")]
     inputs = setup.inputs(algorithm, [0])
-    program = setup.program(algorithm, inputs, batched=False)
+    program = training_program(setup, algorithm, inputs)
     state = program.init(inputs)
     for number in range(ROUNDS):
         drawn = draw_cohort(jax.random.key(0), np.int32(number), config.users, config.active).tolist()

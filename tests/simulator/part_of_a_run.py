@@ -14,7 +14,7 @@ parser.add_argument("algorithm", help="a registered one, or `summing`: passes ov
 parser.add_argument("devices", type=int)
 parser.add_argument("--hosts", help="I/N@ADDRESS:PORT")
 parser.add_argument("--seeds", type=int, default=1, help="more than one are computed at once, as on a GPU")
-parser.add_argument("--interrupt", action="store_true", help="after the first round")
+parser.add_argument("--interrupt", action="store_true", help="after one round")
 given = parser.parse_args()
 jax.config.update("jax_num_cpu_devices", given.devices)
 
@@ -46,7 +46,7 @@ ALGORITHMS["summing"] = summing
 epochs = int(given.algorithm == "summing")
 # Partial sharing, so that users have states of their own; seven users are no multiple of two or four.
 share = "predictor" if given.algorithm == "fedgen" else "all"
-config = small_config(given.algorithm, share=share, users=7, active=5, rounds=2, seeds=given.seeds, local_epochs=epochs)
+config = small_config(given.algorithm, share=share, users=7, active=5, rounds=3, seeds=given.seeds, local_epochs=epochs)
 setup = prepare(config, small_data())
 if is_first_host() and not given.folder.exists():
     RunFolder.create(given.folder, config)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgen.simulator.engine import COMPILER_OPTIONS
-from helpers import small_setup
+from helpers import small_setup, training_program
 
 SEEDS = (0, 1, 2)
 # Batching changes the order in which float32 sums are taken. Three rounds of SGD leave that in the last digits.
@@ -38,10 +38,10 @@ CNN = {"model": "cnn", "model__channels": [2, 3]}
 def test_runs_together_are_runs_apart(algorithm: str, model: dict[str, Any]) -> None:
     setup = small_setup(algorithm, seeds=3, **model)
     inputs = setup.inputs(algorithm, SEEDS)
-    program = setup.program(algorithm, inputs, batched=True)
+    program = training_program(setup, algorithm, inputs, batched=True)
     together = program.advance(inputs, program.init(inputs), 0, 3)
     first = setup.inputs(algorithm, SEEDS[:1])
-    alone = setup.program(algorithm, first, batched=False)
+    alone = training_program(setup, algorithm, first)
     for lane, seed in enumerate(SEEDS):
         one = setup.inputs(algorithm, [seed])
         apart = alone.advance(one, alone.init(one), 0, 3)

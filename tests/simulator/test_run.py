@@ -16,7 +16,7 @@ from fedgen.runs.folder import RunFolder
 from fedgen.runs.watch import Watch
 from fedgen.simulator.run import Interrupted, run
 from fedgen.simulator.setup import prepare
-from helpers import KINDS, SMALL, each, play, same_bits, small_data, small_setup
+from helpers import KINDS, SMALL, play, same_bits, small_data, small_setup
 
 
 def _config(*algorithms: str, **settings: Any) -> RunConfig:
@@ -75,20 +75,37 @@ class _StopAt(Watch):
         return self.calls <= 0
 
 
-@pytest.mark.parametrize("algorithm", each(KINDS, quick=("fedavg",)))
-def test_an_interrupted_run_goes_on_as_if_nothing_had_been(algorithm: str, tmp_path: Path) -> None:
-    config = _config("fedavg", algorithm) if algorithm != "fedavg" else _config("fedavg", seeds=2)
-    whole = _records(config, tmp_path / "whole")
-    folder = RunFolder.create(tmp_path / "cut", config)
-    for calls in (2, 1, 2):  # within the first job, at its end, within the second
+def _assert_goes_on(config: RunConfig, path: Path, calls: Sequence[int]) -> None:
+    """Interrupted after each of these numbers of calls and continued, a run ends as one that was left alone."""
+    whole = _records(config, path / "whole")
+    folder = RunFolder.create(path / "cut", config)
+    for number in calls:
         with pytest.raises(Interrupted):
-            run(prepare(config, small_data()), folder=folder, watch=_StopAt(calls))
-        folder = RunFolder.open(tmp_path / "cut")
+            run(prepare(config, small_data()), folder=folder, watch=_StopAt(number))
+        folder = RunFolder.open(path / "cut")
     summary = run(prepare(config, small_data()), folder=folder)
-    assert folder.metrics_file.read_text() == (tmp_path / "whole/metrics.jsonl").read_text()
-    for model in (tmp_path / "whole/models").iterdir():
-        assert (tmp_path / "cut/models" / model.name).read_bytes() == model.read_bytes()
+    assert folder.metrics_file.read_text() == (path / "whole/metrics.jsonl").read_text()
+    for model in (path / "whole/models").iterdir():
+        assert (path / "cut/models" / model.name).read_bytes() == model.read_bytes()
     assert [r["algorithm"] for r in summary["results"]] == [r["algorithm"] for r in whole[:: config.rounds]]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithms": ["fedavg"], "seeds": 2},
+        pytest.param({"algorithms": ["fedavg", "fedgen"]}, marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(settings: dict[str, Any], tmp_path: Path) -> None:
+    config = resolve(SMALL, settings, own={"dataset"})
+    _assert_goes_on(config, tmp_path, (2, 1, 2))  # within the first job, at its end, within the second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [name for name in KINDS if name not in ("fedavg", "fedgen")])
+def test_what_an_algorithm_keeps_is_in_its_checkpoint(algorithm: str, tmp_path: Path) -> None:
+    _assert_goes_on(_config(algorithm), tmp_path, (2,))
 
 
 def test_records_after_the_checkpoint_are_written_again_and_not_twice(tmp_path: Path) -> None:
