@@ -46,9 +46,8 @@ def test_an_example_as_a_user_runs_it(name: str, tmp_path: Path) -> None:
     assert min(scores) > AT_LEAST[name], printed
 
 
-def test_the_readme_shows_the_own_model_example() -> None:
-    """The README's Python is the example's, so running the one is running the other."""
-    (shown,) = python_of(ROOT / "README.md")
+def test_the_first_page_shows_the_own_model_example() -> None:
+    shown = python_of(ROOT / "docs/index.md")[-1]
     example = (ROOT / "examples/own_model.py").read_text().split('"""\n', 1)[1]
     assert shown.split() == example.split()
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import commands
 import notebooks
 import outside
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +55,8 @@ def _uri(target: Path) -> str:
     if name in FROM_ROOT:
         return FROM_ROOT[name]
     if name.startswith("docs/"):
-        return name.removeprefix("docs/")
+        page = target.with_suffix(".md") if target.suffix == ".py" else target  # of a tutorial
+        return page.relative_to(ROOT / "docs").as_posix()
     if target.suffix in (".png", ".svg"):
         return f"figures/{target.name}"
     return "index.md" if name == "README.md" else f"source/{name}.md"
@@ -70,7 +70,7 @@ def _add(target: Path, files: Files, config: MkDocsConfig) -> None:
         files.append(File.generated(config, uri, abs_src_path=str(target)))
     else:
         content = "---\nsearch:\n  exclude: true\n---\n" + "\n".join(_source(target))
-        files.append(File.generated(config, uri, content=content))
+        files.append(File.generated(config, uri, content=content, inclusion=InclusionLevel.NOT_IN_NAV))
 
 
 def _source(target: Path) -> Iterable[str]:
@@ -87,10 +87,3 @@ def _source(target: Path) -> Iterable[str]:
 def _is_text(path: Path) -> bool:
     return path.suffix in (".py", ".toml", ".md")
 
-
-def on_nav(nav: Any, config: MkDocsConfig, files: Files) -> Any:
-    """Source files are linked from pages, and need no place in the navigation."""
-    for file in files.documentation_pages():
-        if file.src_uri.startswith("source/"):
-            file.inclusion = file.inclusion.NOT_IN_NAV
-    return nav

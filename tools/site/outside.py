@@ -37,4 +37,6 @@ def rewritten(markdown: str, place: Path, uri: str, to: Callable[[Path], str]) -
 def _outside(link: str, place: Path) -> Path | None:
     target = (place / link).resolve()
     inside = target.is_relative_to(ROOT / "docs") or not target.is_relative_to(ROOT)
+    if target.parent == ROOT / "docs/tutorials" and target.suffix == ".py":
+        inside = False  # the notebook's page is made
     return None if inside or not target.exists() else target
