@@ -20,7 +20,7 @@ found = fedgen.sweep(
     trials=5,
     seeds=2,
     final_seeds=3,
-    rounds=15,
+    rounds=12,
     model="mlp",
     options={"model.hidden": 32, "model.latent": 16},
     local_steps=10,
@@ -46,8 +46,21 @@ import matplotlib.pyplot as plt
 figure, axes = plt.subplots(figsize=(7, 3.2))
 for name, marker, colour in (("fedavg", "o", "#17594a"), ("fedprox", "^", "#a8480c")):
     rows = table[table.algorithm == name].sort_values("lr")
-    axes.errorbar(rows.lr, rows["mean"], rows["std"], marker=marker, color=colour, label=name, capsize=3)
-axes.set(xscale="log", xlabel="learning rate", ylabel="held-out accuracy, %", title="The response to the learning rate")
+    axes.errorbar(
+        rows.lr,
+        rows["mean"],
+        rows["std"],
+        marker=marker,
+        color=colour,
+        label=name,
+        capsize=3,
+    )
+axes.set(
+    xscale="log",
+    xlabel="learning rate",
+    ylabel="held-out accuracy, %",
+    title="The response to the learning rate",
+)
 axes.legend()
 plt.show()
 
@@ -61,7 +74,9 @@ plt.show()
 # difference whose interval includes zero is none that these seeds can show.
 
 # %%
-pandas.DataFrame(found.final)[["algorithm", "mean", "std", "diff_to_fedavg", "diff_ci95"]].round(2)
+pandas.DataFrame(found.final)[
+    ["algorithm", "mean", "std", "diff_to_fedavg", "diff_ci95"]
+].round(2)
 
 # %% [markdown]
 # ## Next

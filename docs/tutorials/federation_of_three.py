@@ -13,9 +13,18 @@
 # %%
 import fedgen
 
-settings = {"alpha": 0.5, "rounds": 3, "eval_every": 1, "model": "mlp", "lr": 0.1, "seed": 7}
+settings = {
+    "alpha": 0.5,
+    "rounds": 3,
+    "eval_every": 1,
+    "model": "mlp",
+    "lr": 0.1,
+    "seed": 7,
+}
 options = {"model.hidden": 16, "model.latent": 8}
-simulated = fedgen.simulate("fedavg", users=3, active=3, options=options, progress=False, **settings)
+simulated = fedgen.simulate(
+    "fedavg", users=3, active=3, options=options, progress=False, **settings
+)
 print(simulated)
 
 # %% [markdown]
@@ -33,7 +42,10 @@ command = (
     "federate demo --algorithm fedavg --sites 3 --rounds 3 --alpha 0.5 --model mlp --lr 0.1 --seed 7 --tls"
     " --set model.hidden=16 --set model.latent=8 --out three"
 )
-done = subprocess.run([sys.executable, "-m", "fedgen", *command.split()], capture_output=True, text=True, timeout=240)
+arguments = [sys.executable, "-m", "fedgen", *command.split()]
+done = subprocess.run(
+    arguments, capture_output=True, text=True, timeout=240, check=False
+)
 print(done.stdout[-2500:])
 assert done.returncode == 0, done.stderr
 
@@ -56,7 +68,10 @@ for place in ("server", "sites/site-0"):
 # %%
 import json
 
-events = [json.loads(line) for line in Path("three/sites/site-0/log.jsonl").read_text().splitlines()]
+events = [
+    json.loads(line)
+    for line in Path("three/sites/site-0/log.jsonl").read_text().splitlines()
+]
 for event in events[:8]:
     print({key: value for key, value in event.items() if key != "time"})
 
@@ -70,12 +85,25 @@ import matplotlib.pyplot as plt
 
 run = fedgen.load("three/server/runs/run")
 figure, axes = plt.subplots(figsize=(6, 3))
-for name, records, style in (("simulation", simulated.metrics, "-"), ("federation", run.metrics, "o")):
-    axes.plot([r["round"] for r in records], [r["accuracy"] for r in records], style, label=name, color="#17594a")
+for name, records, style in (
+    ("simulation", simulated.metrics, "-"),
+    ("federation", run.metrics, "o"),
+):
+    axes.plot(
+        [r["round"] for r in records],
+        [r["accuracy"] for r in records],
+        style,
+        label=name,
+        color="#17594a",
+    )
 axes.set(xlabel="round", ylabel="test accuracy, %", xticks=[1, 2, 3])
 axes.legend()
 plt.show()
-print(run.model().predict(fedgen.DATASETS["mnist"]().x_test[:10]), "of", fedgen.DATASETS["mnist"]().y_test[:10])
+print(
+    run.model().predict(fedgen.DATASETS["mnist"]().x_test[:10]),
+    "of",
+    fedgen.DATASETS["mnist"]().y_test[:10],
+)
 
 # %% [markdown]
 # ## On four machines

@@ -20,12 +20,20 @@ from fedgen.data.partition import PARTITIONERS
 mnist = fedgen.DATASETS["mnist"]()
 rng = np.random.default_rng(0)
 users = PARTITIONERS["dirichlet"](mnist.y_train[:30000], 20, rng, alpha=0.1)
-counts = np.array([np.bincount(mnist.y_train[:30000][rows], minlength=10) for rows in users])  # [user, label]
+counts = np.array(
+    [np.bincount(mnist.y_train[:30000][rows], minlength=10) for rows in users]
+)  # [user, label]
 
 figure, axes = plt.subplots(figsize=(8, 3.2))
 user, label = np.nonzero(counts)
 axes.scatter(user, label, s=counts[user, label] / 8, color="#17594a")
-axes.set(xlabel="user", ylabel="digit", xticks=range(20), yticks=range(10), title="Who holds what, α = 0.1")
+axes.set(
+    xlabel="user",
+    ylabel="digit",
+    xticks=range(20),
+    yticks=range(10),
+    title="Who holds what, α = 0.1",
+)
 plt.show()
 
 # %% [markdown]
@@ -47,7 +55,9 @@ result = fedgen.simulate(
     seeds=2,
     progress=False,
 )
-result.to_pandas("results")[["algorithm", "seed", "accuracy", "accuracy_matching", "bytes_up", "bytes_down"]].round(2)
+result.to_pandas("results")[
+    ["algorithm", "seed", "accuracy", "accuracy_matching", "bytes_up", "bytes_down"]
+].round(2)
 
 # %% [markdown]
 # `accuracy` is that of the global model on the full test set. `accuracy_matching` is the mean over users, each weighted

@@ -7,10 +7,10 @@
 # %% [markdown]
 # ## The idea
 #
-# A user's own gradient pulls its model away from the others'. SCAFFOLD estimates both pulls: $c_k$ is the mean gradient
-# of user $k$, $c$ that of all users. Each local step goes along $g - c_k + c$ in place of $g$. After $K$ steps of size
-# $\eta$ from $x$ to $y_k$, the user has a new estimate for free: $c_k^+ = c_k - c + (x - y_k)/(K\eta)$. It sends the
-# change; the server adds the mean change, times the share of users that took part.
+# A user's own gradient pulls its model away from the others'. SCAFFOLD estimates both pulls: c_k is the mean gradient of
+# user k, c that of all users. Each local step goes along `g − c_k + c` in place of `g`. After K steps of size η from x
+# to y_k, the user has a new estimate for free: `c_k − c + (x − y_k) / (K η)`. It sends the change; the server adds the
+# mean change, times the share of users that took part.
 #
 # ## What FedAvg already does
 #
@@ -45,15 +45,21 @@ def my_scaffold(task, federation):
     def local_finish(params, memo, local):
         c, c_k = local.received.own.control, local.client.own.control
         way = local.steps * local.rate  # K eta
-        mean = jax.tree.map(lambda x, y: (x - y) / way, local.start, params)  # equals c plus the change of c_k
+        mean = jax.tree.map(
+            lambda x, y: (x - y) / way, local.start, params
+        )  # equals c plus the change of c_k
         new = jax.tree.map(lambda c_k, c, m: c_k - c + m, c_k, c, mean)
         return Control(mean), Control(new)  # what is sent, and what is kept
 
     def server_update(server, average, uploads, round):
-        part = len(round.cohort) / federation.users  # uploads have a leading axis, one entry for each active user
+        part = (
+            len(round.cohort) / federation.users
+        )  # uploads have a leading axis, one entry for each active user
         mean = jax.tree.map(lambda a: jnp.mean(a, axis=0), uploads.own)
         c = jax.tree.map(lambda c, m: c + part * (m - c), server.own, mean)
-        return With(average, c), {}  # FedAvg's new state with ours, and no further metrics
+        return With(
+            average, c
+        ), {}  # FedAvg's new state with ours, and no further metrics
 
     return wrap(
         fedavg(task, federation),
@@ -91,7 +97,10 @@ result = fedgen.simulate(
     max_update=0,
     progress=False,
 )
-theirs, ours = (result.model(name).logits(fedgen.DATASETS["mnist"]().x_test[:100]) for name in ("scaffold", "my-scaffold"))
+images = fedgen.DATASETS["mnist"]().x_test[:100]
+theirs, ours = (
+    result.model(name).logits(images) for name in ("scaffold", "my-scaffold")
+)
 print("largest difference of logits:", float(abs(theirs - ours).max()))
 figure = result.plot()
 figure

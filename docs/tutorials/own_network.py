@@ -37,13 +37,22 @@ import numpy as np
 
 model = fedgen.from_torch(net, sample=(1, 28, 28))
 params, statistics = model.init(jax.random.key(0))
-x = np.random.default_rng(0).normal(size=(4, 28, 28, 1)).astype(np.float32)  # images are stored with channels last
+x = (
+    np.random.default_rng(0).normal(size=(4, 28, 28, 1)).astype(np.float32)
+)  # images are stored with channels last
 z, _ = model.extract(params.extractor, statistics, jnp.asarray(x), False)
 ours = model.predict(params.predictor, z)
 net.eval()
 with torch.no_grad():
     theirs = net(torch.as_tensor(x).permute(0, 3, 1, 2)).numpy()
-print("z:", z.shape, " logits:", ours.shape, " largest difference:", float(np.abs(ours - theirs).max()))
+print(
+    "z:",
+    z.shape,
+    " logits:",
+    ours.shape,
+    " largest difference:",
+    float(np.abs(ours - theirs).max()),
+)
 
 # %% [markdown]
 # ## Training
@@ -52,7 +61,15 @@ print("z:", z.shape, " logits:", ours.shape, " largest difference:", float(np.ab
 
 # %% alt="Test accuracy of the PyTorch network over fifteen rounds, rising above eighty percent."
 result = fedgen.simulate(
-    "fedavg", data="mnist", model=model, alpha=0.5, rounds=15, eval_every=3, active=5, lr=0.1, progress=False
+    "fedavg",
+    data="mnist",
+    model=model,
+    alpha=0.5,
+    rounds=15,
+    eval_every=3,
+    active=5,
+    lr=0.1,
+    progress=False,
 )
 print(result)
 figure = result.plot()
@@ -68,10 +85,17 @@ trained = model.state_dict(*result.model().network)
 net.load_state_dict({name: torch.as_tensor(array) for name, array in trained.items()})
 
 mnist = fedgen.DATASETS["mnist"]()
-images = torch.as_tensor(mnist.x_test[:1000]).permute(0, 3, 1, 2).float() / 127.5 - 1  # as the run scales bytes
+images = (
+    torch.as_tensor(mnist.x_test[:1000]).permute(0, 3, 1, 2).float() / 127.5 - 1
+)  # as the run scales bytes
 with torch.no_grad():
     labels = net(images).argmax(1).numpy()
-print("PyTorch says:", labels[:10], " accuracy:", 100 * float((labels == mnist.y_test[:1000]).mean()))
+print(
+    "PyTorch says:",
+    labels[:10],
+    " accuracy:",
+    100 * float((labels == mnist.y_test[:1000]).mean()),
+)
 print("we say:      ", result.model().predict(mnist.x_test[:10]))
 
 # %% [markdown]

@@ -21,6 +21,7 @@ import matplotlib.pyplot as plt
 
 import fedgen
 
+fedgen.use_machine_well()  # keeps compiled programs: runs below differ in numbers, not in their program
 common = {
     "model": "mlp",
     "options": {"model.hidden": 32, "model.latent": 16},
@@ -41,9 +42,16 @@ for noise in (0.0, 0.05, 0.1, 0.2):
     print(f"noise {noise:4}: ε {epsilon:8.0f}, accuracy {row['accuracy']:.1f} %")
 
 figure, axes = plt.subplots(figsize=(7, 3))
-axes.plot([epsilon for _, epsilon, _ in rows[1:]], [score for *_, score in rows[1:]], "o-", color="#17594a")
+axes.plot(
+    [epsilon for _, epsilon, _ in rows[1:]],
+    [score for *_, score in rows[1:]],
+    "o-",
+    color="#17594a",
+)
 axes.axhline(rows[0][2], color="#a8480c", linestyle="--", label="no noise")
-axes.set(xscale="log", xlabel="ε (δ = 1e-5), smaller is more private", ylabel="accuracy, %")
+axes.set(
+    xscale="log", xlabel="ε (δ = 1e-5), smaller is more private", ylabel="accuracy, %"
+)
 axes.legend()
 plt.show()
 
@@ -97,13 +105,21 @@ defences = {
 (honest,) = fedgen.simulate("fedavg", **common | {"users": 10})["results"]
 scores = {"nobody attacks": honest["accuracy"]}
 for name, settings in defences.items():
-    (row,) = fedgen.simulate("attacked", **common | {"users": 10}, **settings)["results"]
+    (row,) = fedgen.simulate("attacked", **common | {"users": 10}, **settings)[
+        "results"
+    ]
     scores[name] = row["accuracy"] if row["accuracy"] is not None else 0.0
 
 figure, axes = plt.subplots(figsize=(7, 2.6))
-bars = axes.barh(list(scores)[::-1], list(scores.values())[::-1], color=["#17594a"] * 4 + ["#777777"])
+bars = axes.barh(
+    list(scores)[::-1], list(scores.values())[::-1], color=["#17594a"] * 4 + ["#777777"]
+)
 axes.bar_label(bars, fmt="%.1f", padding=3)
-axes.set(xlabel="test accuracy after 15 rounds, %", xlim=(0, 105), title="Three of ten users attack")
+axes.set(
+    xlabel="test accuracy after 15 rounds, %",
+    xlim=(0, 105),
+    title="Three of ten users attack",
+)
 plt.show()
 
 # %% [markdown]

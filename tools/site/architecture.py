@@ -1,8 +1,8 @@
 """Draws docs/develop/*.svg: `python tools/site/architecture.py` writes the packages and the two ways through them.
 
-The packages and their arrows are those of the import graph, which is read from the source: an arrow means that a package
-imports another, and is left out where a longer way leads there, too. The ways are lists of functions below; a test
-checks that each of them exists.
+The packages and their arrows are those of the import graph, which is read from the source: an arrow means that a
+package imports another, and is left out where a longer way leads there, too. The ways are lists of functions below; a
+test checks that each of them exists.
 """
 
 import ast

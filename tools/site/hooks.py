@@ -86,4 +86,3 @@ def _source(target: Path) -> Iterable[str]:
 
 def _is_text(path: Path) -> bool:
     return path.suffix in (".py", ".toml", ".md")
-
