@@ -59,7 +59,7 @@ def python_of(page: Path) -> list[str]:
 # Their Python needs a trained run, or takes minutes; tests/use and tests/sweeps have the same calls.
 NOT_ALONE = ("using-models.md", "sweep.md")
 RUNNABLE = [
-    pytest.param(page, marks=pytest.mark.slow if page.name == "networks.md" else [], id=page.name)
+    pytest.param(page, marks=pytest.mark.slow if page.name in ("networks.md", "index.md") else [], id=page.name)
     for page in PAGES[1:]
     if python_of(page) and page.name not in NOT_ALONE
 ]

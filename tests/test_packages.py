@@ -47,7 +47,8 @@ def _check_wheel(wheel: Path) -> None:
 
 def _check_archive(archive: Path) -> None:
     """It has tests and documentation, but no results."""
-    names = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}
+    with tarfile.open(archive) as content:
+        names = {name.partition("/")[2] for name in content.getnames()}
     for needed in ("README.md", "LICENSE", "CHANGELOG.md", "mkdocs.yml", "docs/index.md", "tests/test_docs.py"):
         assert needed in names
     assert {"docs/tutorials/own_data.py", "examples/own_model.py", "tools/site/hooks.py"} <= names
