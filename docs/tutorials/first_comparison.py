@@ -69,8 +69,7 @@ result.to_pandas("results")[
 # finding has more of both, and [tuned settings](fair_sweep.md) for each algorithm.
 
 # %% alt="Test accuracy over twenty rounds for FedAvg, FedGen and SCAFFOLD, with the range of two seeds."
-figure = result.plot()
-figure
+result
 
 # %% [markdown]
 # ## What it predicts

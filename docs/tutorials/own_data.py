@@ -114,8 +114,7 @@ result.to_pandas("results")[
 # %% alt="Accuracy on each station's own mix of species, over thirty rounds, for FedAvg and Ditto."
 run = fedgen.load("runs/penguins")
 print(run, run.class_names)
-figure = result.plot()
-figure
+result
 
 # %% [markdown]
 # ## What is refused

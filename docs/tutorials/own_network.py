@@ -71,9 +71,7 @@ result = fedgen.simulate(
     lr=0.1,
     progress=False,
 )
-print(result)
-figure = result.plot()
-figure
+result
 
 # %% [markdown]
 # ## And back

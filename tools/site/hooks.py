@@ -86,3 +86,8 @@ def _source(target: Path) -> Iterable[str]:
 
 def _is_text(path: Path) -> bool:
     return path.suffix in (".py", ".toml", ".md")
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Name the search dialogue, which the theme leaves without a name."""
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')

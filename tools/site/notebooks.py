@@ -26,7 +26,7 @@ KEPT = ROOT / "build/tutorials"
 LIMIT = 120.0  # CPU seconds that a tutorial may take: a minute on two cores, however busy they are
 log = logging.getLogger("mkdocs.hooks.notebooks")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_RESULT = re.compile(r'<img alt="([^"]*)" src="data:image/png;base64,([^"]*)">')
+_RESULT = re.compile(r'<img alt="[^"]*" src="data:image/png;base64,([^"]*)">')
 
 
 def pages(folder: Path) -> Mapping[str, str | bytes]:
@@ -106,17 +106,17 @@ def _output(output: Any, alt: str, name: str, files: dict[str, str | bytes]) -> 
         files[picture] = _bytes(data["image/png"])
         yield f'<div class="figure" markdown>\n![{alt}]({picture})\n</div>'
     elif "text/html" in data and "<table" in data["text/html"]:
-        yield from _html(data["text/html"], name, files)
+        yield from _html(data["text/html"], alt, name, files)
     elif output.output_type == "execute_result":
         yield _printed(data["text/plain"])
 
 
-def _html(html: str, name: str, files: dict[str, str | bytes]) -> Iterable[str]:
+def _html(html: str, alt: str, name: str, files: dict[str, str | bytes]) -> Iterable[str]:
     """A table as HTML, without styles of its own; a picture that comes with it is a file."""
     table = re.search(r"<table.*?</table>", html, re.S)
     assert table is not None
     yield re.sub(r' (border|class|style)="[^"]*"', "", table[0])
-    for alt, data in _RESULT.findall(html):
+    for data in _RESULT.findall(html):
         picture = f"{name}-{len(files)}.png"
         files[picture] = _bytes(data)
         yield f'<div class="figure" markdown>\n![{alt}]({picture})\n</div>'
