@@ -70,7 +70,7 @@ def simulate(
     Raises:
         FedgenError: For a mistake in what was given; its text says what would be right.
 
-    Example:
+    Examples:
         >>> import fedgen
         >>> result = fedgen.simulate(["fedavg", "fedprox"], model="mlp", rounds=2, users=4, active=2)
         >>> sorted(row["algorithm"] for row in result["table"])

@@ -23,7 +23,7 @@ def from_equinox(module: Module, predictor: str | Module | None = None, *, sampl
     Returns:
         A model whose `state_dict` gives the trained arrays by the framework's names.
 
-    Example:
+    Examples:
         >>> import equinox as eqx, fedgen
         >>> model = fedgen.from_equinox(lambda key: eqx.nn.MLP(4, 3, 16, 2, key=key), sample=(4,))
     """

@@ -25,7 +25,7 @@ def from_flax(module: Module, predictor: str | Module | None = None, *, sample: 
     Returns:
         A model whose `state_dict` gives the trained arrays by the framework's names.
 
-    Example:
+    Examples:
         >>> import flax.linen as nn, fedgen
         >>> model = fedgen.from_flax(nn.Sequential([nn.Dense(16), nn.relu, nn.Dense(3)]), sample=(4,))
     """
