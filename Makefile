@@ -1,10 +1,10 @@
-# These commands do all the set-up, each from a fresh clone: `make demo`, `make test` and `make test-all`.
+# These commands do all the set-up, each from a fresh clone: `make demo`, `make test`, `make test-all` and `make docs`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores, for tests of real federations mostly wait
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all docs packages lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgen run --out runs/demo-$$(date +%Y%m%d-%H%M%S)
@@ -16,6 +16,14 @@ test: lint
 # The rest: every algorithm in every place, real federations that fail, programs compiled as users' are.
 test-all: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 -m slow
+
+# The documentation as a site that needs no network: site/index.html. Runs the tutorials; a warning is an error.
+docs: $(VENV)/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The wheel and the source distribution, in dist/.
+packages: $(VENV)/installed-dev
+	$(BIN)/python -m build
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -34,4 +42,4 @@ $(VENV)/installed-dev: $(BIN)/python pyproject.toml
 	touch $@ $(VENV)/installed
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

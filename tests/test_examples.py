@@ -46,9 +46,8 @@ def test_an_example_as_a_user_runs_it(name: str, tmp_path: Path) -> None:
     assert min(scores) > AT_LEAST[name], printed
 
 
-def test_the_readme_shows_the_own_model_example() -> None:
-    """The README's Python is the example's, so running the one is running the other."""
-    (shown,) = python_of(ROOT / "README.md")
+def test_the_first_page_shows_the_own_model_example() -> None:
+    shown = python_of(ROOT / "docs/index.md")[-1]
     example = (ROOT / "examples/own_model.py").read_text().split('"""\n', 1)[1]
     assert shown.split() == example.split()
 
@@ -60,7 +59,7 @@ def python_of(page: Path) -> list[str]:
 # Their Python needs a trained run, or takes minutes; tests/use and tests/sweeps have the same calls.
 NOT_ALONE = ("using-models.md", "sweep.md")
 RUNNABLE = [
-    pytest.param(page, marks=pytest.mark.slow if page.name == "networks.md" else [], id=page.name)
+    pytest.param(page, marks=pytest.mark.slow if page.name in ("networks.md", "index.md") else [], id=page.name)
     for page in PAGES[1:]
     if python_of(page) and page.name not in NOT_ALONE
 ]

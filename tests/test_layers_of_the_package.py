@@ -1,10 +1,14 @@
 """Imports point one way: what is deeper never knows what is above it."""
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import fedgen
 
@@ -139,3 +143,36 @@ def test_layers_know_no_kernels_and_kernels_no_layers() -> None:
     assert {name for name in beside if any(i.startswith(f"{models}.nvidia") for i in imports[name])} == {
         f"{models}.dispatch"
     }
+
+
+def test_the_drawing_of_the_packages_has_the_arrows_of_the_import_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the graph above, by packages, without what all import and without what a longer way replaces."""
+    monkeypatch.syspath_prepend(str(ROOT.parents[1] / "tools/site"))
+    import architecture
+
+    graph: dict[str, set[str]] = {}
+    for module, others in _imports_within().items():
+        name = _top(module)
+        if name not in (*architecture.EVERYWHERE, "__init__", "__main__"):
+            graph.setdefault(name, set()).update(map(_top, others))
+    graph = {name: {other for other in found if other in graph and other != name} for name, found in graph.items()}
+
+    def below(name: str) -> set[str]:
+        return graph[name].union(*map(below, graph[name]))
+
+    arrows = {(a, b) for a in graph for b in graph[a] if not any(b in below(c) for c in graph[a])}
+    drawing = (ROOT.parents[1] / "docs/develop/packages.svg").read_text()
+    assert set(re.findall(r'data-from="(\w+)" data-to="(\w+)"', drawing)) == arrows, "python tools/site/architecture.py"
+    assert architecture.packages() == drawing
+    assert set(graph) == set(architecture.WORDS), "each package has a few words, and none is gone"
+
+
+def test_the_drawn_ways_pass_through_functions_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT.parents[1] / "tools/site"))
+    import architecture
+
+    for name, content in architecture.drawings().items():
+        assert (architecture.PICTURES / name).read_text() == content, "python tools/site/architecture.py"
+    for _, function in (*architecture.MINIBATCH, *architecture.UPLOAD):
+        module, name = function.split(":")
+        assert hasattr(importlib.import_module(f"fedgen.{module}"), name), function

@@ -46,17 +46,35 @@ def simulate(
     callbacks: Callback | Iterable[Callback] = (),
     **settings: Unpack[Settings],
 ) -> Result:
-    """Run algorithms; gives their summary (the content of a run folder's summary.json) with the trained models.
+    """Run algorithms on one dataset, as `fedgen run` does.
 
-    `settings` are those of the command line (`rounds=50`, `preset="reference"` ...), `options` those of one
-    algorithm, the partition or the model (`{"fedgen.beta": 1.0}`). `data` and `model` bring one's own arrays
-    (`fedgen.from_arrays`) and network (`fedgen.Model`, or a module of Flax, Equinox or PyTorch), or name them as the
-    command does (`data="mnist"`, `model="mlp"`, `model="my.module:function"`).
+    Args:
+        algorithms: A name of `fedgen list`, a function of yours as `"module:function"`, or several of them. All see the
+            same users, cohorts and mini-batches.
+        data: Your own samples (`fedgen.from_arrays`), the path of a file or folder, or a dataset's name. Default:
+            `"mnist"`.
+        model: Your own network (a `fedgen.Model`, or a module of PyTorch, Flax or Equinox), a function that makes it,
+            or a model's name. Default: `"cnn"`.
+        options: Those of one algorithm, the model, the dataset or the partition: `{"fedgen.beta": 1.0}`.
+        out: A folder. The same run folder is written there as by `fedgen run`.
+        resume: Whether to continue the run in `out` after an interruption.
+        progress: Whether to show bars. Default: in terminals and notebooks only.
+        callbacks: One function, or several, that get each evaluation as a dictionary when it is recorded. A true answer
+            ends that algorithm with that seed there; raising `fedgen.StopRun` ends the whole run, which `resume=True`
+            continues.
+        **settings: Those of the command: `rounds=50`, `preset="reference"`, `lr=0.1` (docs/settings.md).
 
-    With `out`, the same run folder is written there as by `fedgen run`, and `resume=True` continues it after an
-    interruption. `progress` shows bars; by default in terminals and notebooks only. `callbacks` get each evaluation as
-    it is recorded, a dictionary: a true answer ends that algorithm with that seed there, and raising `fedgen.StopRun`
-    ends the whole run, which `resume=True` continues.
+    Returns:
+        The content of summary.json as a dictionary, with the trained models, all evaluations, a table and plots.
+
+    Raises:
+        FedgenError: For a mistake in what was given; its text says what would be right.
+
+    Examples:
+        >>> import fedgen
+        >>> result = fedgen.simulate(["fedavg", "fedprox"], model="mlp", rounds=2, users=4, active=2)
+        >>> sorted(row["algorithm"] for row in result["table"])
+        ['fedavg', 'fedprox']
     """
     layer: dict[str, Any] = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms)}
     layer.update(settings)

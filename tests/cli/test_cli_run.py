@@ -156,13 +156,14 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path) -
     assert str(out) in done.stdout
 
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-COMMANDS = [shlex.split(line, comments=True)[1:] for line in README.splitlines() if line.startswith("fedgen ")]
+ROOT = Path(__file__).parents[2]
+FIRST_PAGES = "\n".join((ROOT / page).read_text() for page in ("README.md", "docs/index.md"))
+COMMANDS = [shlex.split(line, comments=True)[1:] for line in FIRST_PAGES.splitlines() if line.startswith("fedgen ")]
 TINY_FEDGEN = [f"--set=fedgen.{option}" for option in ("hidden=4", "noise_size=2", "generator_steps=2")]
 
 
 @pytest.mark.slow
-def test_the_readmes_commands_run(
+def test_the_commands_of_readme_and_start_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One after the other, for some need what others left; at small sizes, and the longest below."""
@@ -176,7 +177,7 @@ def test_the_readmes_commands_run(
 
 
 @pytest.mark.slow
-def test_the_readmes_reproduction_and_sweep_run(
+def test_their_reproduction_and_sweep_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With two rounds instead of the ten of --quick, and with two algorithms; and the sweep, with few seeds."""

@@ -1,34 +1,21 @@
 """The report in a real browser: Chromium without a screen, driven by Playwright."""
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browser import SCHEMES, SIZES, chromium, serious_findings
 from fedgen.paper.report import write_report
 from reproduction_folder import prototype_table, reproduce
 from run_folders import records_of, run_folder, summary_of
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-NEEDED = os.environ.get("FEDGEN_NEED_BROWSER") == "1"  # set where a browser must be there, as in CI
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    path = next((found for name in NAMES if (found := shutil.which(name))), None)
-    if path is None:
-        message = f"no browser: install Chromium (one of {', '.join(NAMES)} on the PATH) to test the report page"
-        pytest.fail(message) if NEEDED else pytest.skip(message)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    yield from chromium()
 
 
 @pytest.fixture(scope="module")
@@ -300,3 +287,16 @@ def test_a_table_wider_than_the_window_says_so_until_its_end_is_in_sight(browser
             place.evaluate("place => { place.scrollLeft = place.scrollWidth; }")
             page.wait_for_function("document.querySelector('.more').hidden")
         page.context.close()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_axe_finds_nothing_serious_on_the_report(browser: Any, html: Path, size: tuple[int, int], scheme: str) -> None:
+    width, height = size
+    page = Opened(browser, html, viewport={"width": width, "height": height}, color_scheme=scheme, bypass_csp=True)
+    page.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.legend("fedprox").click()  # a curve that is hidden
+    page.page.mouse.move(0, 0)
+    page.page.wait_for_timeout(300)  # what fades has faded
+    assert serious_findings(page.page) == []
+    page.context.close()

@@ -79,28 +79,47 @@ def need_predictor(federation: Federation, why: str) -> None:
 def wrap(
     base: Algorithm,
     *,
-    server_init: Callable[[Array], Tree] | None = None,  # key -> own S
-    client_init: Callable[[Array], Tree] | None = None,  # key -> own C
-    broadcast: Callable[[Tree, Array], Tree] | None = None,  # own S, round -> own B
-    local_start: Callable[[Local], Tree] | None = None,  # local -> own memo
+    server_init: Callable[[Array], Tree] | None = None,
+    client_init: Callable[[Array], Tree] | None = None,
+    broadcast: Callable[[Tree, Array], Tree] | None = None,
+    local_start: Callable[[Local], Tree] | None = None,
     local_loss: Callable[[Loss, Tree, Batch, Local, Step], Loss] | None = None,
-    local_gradient: Callable[[Tree, Tree, Local, Step], Tree] | None = None,  # as in the contract, after the base's
-    local_finish: Callable[[Tree, Tree, Local], tuple[Tree, Tree]] | None = None,  # params, memo, local -> own U, C
+    local_gradient: Callable[[Tree, Tree, Local, Step], Tree] | None = None,
+    local_finish: Callable[[Tree, Tree, Local], tuple[Tree, Tree]] | None = None,
     server_update: Callable[[With, Tree, Tree, Round], tuple[With, Metrics]] | None = None,
-    check_upload: Callable[[Tree], dict[str, Array]] | None = None,  # own U -> as in the contract
+    check_upload: Callable[[Tree], dict[str, Array]] | None = None,
     ahead: Callable[[Batch, Local, Step], Tree] | None = None,
     before: Pass | None = None,
     after: Pass | None = None,
-    needs: Needs = _NO_NEEDS,  # beside the base's
+    needs: Needs = _NO_NEEDS,
     **changes: Any,
 ) -> Algorithm:
-    """`base` with these additions; `changes` replaces other fields of it as they are.
+    """Add state, messages and loss terms to an algorithm.
 
     Own functions get `local` with `received` and `client` as `With` (where there is an own part), and with their own
-    `before`, `after` and `step.ahead`. `local_loss` gets the base's loss, with the own memo in place of the
-    base's, and returns it changed. `server_update` gets the state before (`With`), the base's state after its own
-    update, and the uploads, and returns the whole state after; without it the own part stays as it is. `local_finish`
-    gets the own memo, or the base's where there is no own one; `before` and `after` get both as `With`, or the base's.
+    `before`, `after` and `step.ahead`.
+
+    Args:
+        base: The algorithm that is added to.
+        server_init: key -> the own state of the server.
+        client_init: key -> the own state of a user.
+        broadcast: own state of the server, round -> what is sent beside the base's message.
+        local_start: local -> the own memo.
+        local_loss: the base's loss with the own memo in place of the base's, params, batch, local, step -> that loss,
+            changed.
+        local_gradient: gradient after the base's change, params, local, step -> gradient.
+        local_finish: params, the own memo (the base's where there is no own one), local -> own upload, own state.
+        server_update: the state before as `With`, the base's state after its own update, uploads as `With`, round ->
+            the whole state after, metrics. Without it the own part stays as it is.
+        check_upload: own upload -> what no honest user sends, and whether it did.
+        ahead: batch, local, step -> what `local_loss` finds in `step.ahead`.
+        before: params, both memos as `With` (or the base's), batch, local -> sums over all of a user's data.
+        after: The same after local training.
+        needs: What it asks for beside the base's needs.
+        **changes: Other fields of the base, replaced as they are.
+
+    Returns:
+        The algorithm of both together.
     """
     kept_at_server, kept_at_client, memo_added = (
         server_init is not None,

@@ -34,7 +34,16 @@ def check_aggregation(federation: Federation) -> None:
 
 
 def combine(stacked: Tree, weights: Array | None, federation: Federation) -> Tree:
-    """Aggregate the trees along the leading axis to one."""
+    """Aggregate the users' trees to one, as the setting `aggregation` says.
+
+    Args:
+        stacked: A tree of arrays [user, ...].
+        weights: [user] of the mean; None: all count the same.
+        federation: The settings.
+
+    Returns:
+        A tree of arrays [...].
+    """
     if federation.aggregation == "median":
         return jax.tree.map(lambda a: jnp.median(a, axis=0), stacked)
     if federation.aggregation == "trimmed":
@@ -62,7 +71,16 @@ def combine_given(values: Array, given: Array, federation: Federation) -> Array:
 
 
 def clipped(stacked: Tree, start: Tree, longest: Scalar) -> Tree:
-    """Norm clipping: each tree's distance from `start` is scaled down to `longest` where it is larger."""
+    """Norm clipping: each tree's distance from `start` is scaled down to `longest` where it is larger.
+
+    Args:
+        stacked: A tree of arrays [user, ...].
+        start: What they began from, a tree of arrays [...].
+        longest: The norm; 0: no limit.
+
+    Returns:
+        As `stacked`.
+    """
     if is_off(longest) or not jax.tree.leaves(stacked):
         return stacked
     length = _lengths(stacked, start)
@@ -74,6 +92,14 @@ def bounded(stacked: Tree, start: Tree, federation: Federation) -> Tree:
 
     What is not longer stays the same to the bit. Where no length is finite there is nothing to compare with: the run
     has diverged, and nothing hides it.
+
+    Args:
+        stacked: A tree of arrays [user, ...].
+        start: What they began from, a tree of arrays [...].
+        federation: The settings; `max_update` of 0 is no limit.
+
+    Returns:
+        As `stacked`.
     """
     if is_off(federation.max_update) or not jax.tree.leaves(stacked):
         return stacked

@@ -167,34 +167,36 @@ class Algorithm(NamedTuple):
     In round r the cohort gets `broadcast(S, r)`. After round r the state is evaluated with `broadcast(S, r + 1)`, what
     the next round would begin with: simulator and federation alike.
 
-    A complete algorithm in a few lines, one that trains a single number towards the users' mean label:
+    Examples:
+        A complete algorithm in a few lines, one that trains a single number towards the users' mean label:
 
-    >>> import jax, jax.numpy as jnp
-    >>> from fedgen.core.client import Shard, train_client
-    >>> from fedgen.core.contract import Algorithm, Federation, Model, Loss, Params, Task
-    >>> def local_loss(params, memo, batch, local, step):
-    ...     z = jnp.broadcast_to(params, (len(batch.y), 1))
-    ...     return Loss(batch.mean((z[:, 0] - batch.y) ** 2), memo, z, z)
-    >>> mean_label = Algorithm(
-    ...     server_init=lambda key: jnp.zeros(()),
-    ...     client_init=lambda key: (),
-    ...     broadcast=lambda server, round: server,
-    ...     local_start=lambda local: (local.received, ()),
-    ...     local_loss=local_loss,
-    ...     local_finish=lambda params, memo, local: (params, local.client),
-    ...     server_update=lambda server, uploads, round: (jnp.mean(uploads), {}),
-    ...     predict_global=lambda server, x: jnp.broadcast_to(server, (len(x), 1)),
-    ...     predict_local=None,
-    ... )
-    >>> x, y = jnp.zeros((8, 1)), jnp.array([1, 1, 1, 1, 3, 3, 3, 3])
-    >>> shard = Shard(x, y, jnp.arange(8), jnp.int32(0), jnp.int32(8), jnp.array([0, 4, 0, 4]))
-    >>> task = Task(Model(None, None, None), 4, jax.ShapeDtypeStruct((1,), jnp.float32), lambda x: x)
-    >>> federation = Federation(users=1, local_epochs=50, batch_size=4, lr=0.1)
-    >>> trained = train_client(
-    ...     mean_label, task, federation, mean_label.server_init(None), (), shard, 0, 0, jax.random.key(0), largest=8
-    ... )
-    >>> bool(abs(trained.upload - 2) < 0.5)
-    True
+        >>> import jax, jax.numpy as jnp
+        >>> from fedgen.core.client import Shard, train_client
+        >>> from fedgen.core.contract import Algorithm, Federation, Model, Loss, Params, Task
+        >>> def local_loss(params, memo, batch, local, step):
+        ...     z = jnp.broadcast_to(params, (len(batch.y), 1))
+        ...     return Loss(batch.mean((z[:, 0] - batch.y) ** 2), memo, z, z)
+        >>> mean_label = Algorithm(
+        ...     server_init=lambda key: jnp.zeros(()),
+        ...     client_init=lambda key: (),
+        ...     broadcast=lambda server, round: server,
+        ...     local_start=lambda local: (local.received, ()),
+        ...     local_loss=local_loss,
+        ...     local_finish=lambda params, memo, local: (params, local.client),
+        ...     server_update=lambda server, uploads, round: (jnp.mean(uploads), {}),
+        ...     predict_global=lambda server, x: jnp.broadcast_to(server, (len(x), 1)),
+        ...     predict_local=None,
+        ... )
+        >>> x, y = jnp.zeros((8, 1)), jnp.array([1, 1, 1, 1, 3, 3, 3, 3])
+        >>> shard = Shard(x, y, jnp.arange(8), jnp.int32(0), jnp.int32(8), jnp.array([0, 4, 0, 4]))
+        >>> task = Task(Model(None, None, None), 4, jax.ShapeDtypeStruct((1,), jnp.float32), lambda x: x)
+        >>> federation = Federation(users=1, local_epochs=50, batch_size=4, lr=0.1)
+        >>> trained = train_client(
+        ...     mean_label, task, federation, mean_label.server_init(None), (), shard, 0, 0, jax.random.key(0),
+        ...     largest=8,
+        ... )
+        >>> bool(abs(trained.upload - 2) < 0.5)
+        True
     """
 
     server_init: Callable[[Array], Tree]  # key -> S

@@ -22,14 +22,24 @@ def kl(target_logits: Array, logits: Array) -> Array:
 
 
 def supervised(model: Model, params: Params, statistics: Tree, batch: Batch) -> Loss:
-    """The local objective of every algorithm before its own term: mean cross-entropy of a mini-batch."""
+    """The local objective of every algorithm before its own term: mean cross-entropy of a mini-batch.
+
+    Args:
+        model: The network.
+        params: Both parts of its parameters.
+        statistics: Of BatchNorm.
+        batch: x [batch, ...] and y [batch].
+
+    Returns:
+        The loss, with the new statistics as memo, z [batch, latent] and logits [batch, class].
+    """
     z, statistics = model.extract_in_training(params.extractor, statistics, batch.x, batch.key)
     logits = model.predict(params.predictor, z)
     return Loss(batch.mean(cross_entropy(logits, batch.y)), statistics, z, logits)
 
 
 def infer(model: Model, params: Params, statistics: Tree, x: Array) -> Array:
-    """The logits in evaluation mode."""
+    """The logits [batch, class] of x [batch, ...], in evaluation mode."""
     z, _ = model.extract(params.extractor, statistics, x, False)
     return model.predict(params.predictor, z)
 

@@ -33,11 +33,22 @@ class DataForm(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """Samples as stored (images as uint8 [sample, height, width, channel]) and labels 0 .. classes - 1.
+    """Samples as stored, and labels. Samples may be memory-mapped: only the rows that a run uses are then read.
 
-    Samples are uint8, uint16, float32 or int32.
-
-    The samples may be memory-mapped: only the rows that a run uses are then read.
+    Attributes:
+        name: What tables call it.
+        x_train: [sample, ...] uint8, uint16, float32 or int32; images are [sample, height, width, channel].
+        y_train: [sample] labels from 0 to classes - 1.
+        x_test: As `x_train`.
+        y_test: As `y_train`.
+        classes: How many labels there are.
+        user_train: [sample] the natural user of each training sample, from 0; None where there are none.
+        group: How many natural users make one user of a run, unless said otherwise.
+        scale: How pixels are scaled.
+        max_value: The stored value that becomes the largest input, of samples of 8 or 16 bits.
+        class_names: Of labels 0, 1 ...; where none are given, their numbers.
+        notes: What the user should know of how the data was read.
+        features: The columns of a sample, of a table.
     """
 
     name: str
@@ -88,12 +99,27 @@ def from_arrays(
     class_names: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """A dataset of the given arrays, checked.
+    """Make a dataset of your own arrays, checked.
 
-    Samples are kept as bytes or with 16 bits (which a network gets scaled), as float32, or as int32: the words of a
-    text, say, which a network looks up in its embeddings. Labels are whole numbers from 0, named by `class_names`, or
-    words. Samples of 16 bits are scaled by `max_value`, or by the largest value of as many bits as those of the
-    training samples use.
+    Args:
+        x_train: [sample, ...]. uint8 and uint16 are pixels, which a network gets scaled; other whole numbers are kept
+            as int32 (words, which a network looks up in its embeddings), all else as float32.
+        y_train: [sample] labels: whole numbers from 0, or words.
+        x_test: As `x_train`.
+        y_test: As `y_train`.
+        name: What tables call it.
+        user_train: [sample] the natural user of each training sample, for the partition `natural`.
+        group: How many natural users make one user of a run.
+        scale: Of pixels: `"signed"` for -1 to 1, `"unit"` for 0 to 1.
+        channels: Where those of images are: `"last"`, `"first"`, or `"auto"`: last, but what looks like first is
+            refused.
+        max_value: The stored value of white; 0: 255, or of 16 bits the largest value of as many bits as the training
+            samples use.
+        class_names: Of labels 0, 1 ...; default: their numbers.
+        notes: Sentences that a run shows of this data.
+
+    Returns:
+        A dataset for `fedgen.simulate(data=...)`.
     """
     y_train, y_test, class_names = labels_of(y_train), labels_of(y_test), list(class_names)
     if "U" in (y_train.dtype.kind, y_test.dtype.kind):

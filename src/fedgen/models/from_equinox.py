@@ -11,15 +11,21 @@ Module = Any  # an Equinox module, (module, state), or a function key -> either
 
 
 def from_equinox(module: Module, predictor: str | Module | None = None, *, sample: Any) -> Model:
-    """An Equinox network, which takes one sample, as a model.
+    """Take an Equinox network as it is, as a model.
 
-    `module` is a module, a pair (module, state) as `eqx.nn.make_with_state` gives it, or a function that makes either
-    of a random key, so that each seed starts with other parameters. Its `predictor` is the part from the layer of that
-    name on ("head", "layers.2"): by default the last layer that has parameters. It can also be a module of its own that
-    takes what `module` gives. `sample` is one sample, or the shape of one where they are of floating-point numbers.
+    Args:
+        module: A module that takes one sample, a pair (module, state) as `eqx.nn.make_with_state` gives it, or a
+            function that makes either of a random key, so that each seed starts with other parameters.
+        predictor: The name of the layer from which on the predictor begins (`"head"`, `"blocks.2"`); or a module of its
+            own that takes what `module` gives. Default: the last layer that has parameters.
+        sample: One sample, or the shape of one where they are of floating-point numbers.
 
-    >>> import equinox as eqx, fedgen
-    >>> model = fedgen.from_equinox(lambda key: eqx.nn.MLP(4, 3, 16, 2, key=key), sample=(4,))
+    Returns:
+        A model whose `state_dict` gives the trained arrays by the framework's names.
+
+    Examples:
+        >>> import equinox as eqx, fedgen
+        >>> model = fedgen.from_equinox(lambda key: eqx.nn.MLP(4, 3, 16, 2, key=key), sample=(4,))
     """
     if find_spec("equinox") is None:
         raise FedgenError("from_equinox needs Equinox: pip install '.[equinox]' in FedGen's folder")

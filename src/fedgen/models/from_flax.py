@@ -13,15 +13,21 @@ Module = Any  # a linen or nnx module, or a function key -> nnx module
 
 
 def from_flax(module: Module, predictor: str | Module | None = None, *, sample: Any) -> Model:
-    """A Flax network as a model.
+    """Take a Flax network as it is, as a model.
 
-    `module` is a linen module, an nnx module, or a function that makes an nnx module of a random key, so that each seed
-    starts with other parameters. Its `predictor` is the part from the layer of that name on ("head", "blocks.2"): by
-    default the last layer that has parameters. It can also be a module of its own that takes what `module` gives.
-    `sample` is one sample, or the shape of one where they are of floating-point numbers.
+    Args:
+        module: A linen module, an nnx module, or a function that makes an nnx module of a random key, so that each seed
+            starts with other parameters.
+        predictor: The name of the layer from which on the predictor begins (`"head"`, `"blocks.2"`); or a module of its
+            own that takes what `module` gives. Default: the last layer that has parameters.
+        sample: One sample, or the shape of one where they are of floating-point numbers.
 
-    >>> import flax.linen as nn, fedgen
-    >>> model = fedgen.from_flax(nn.Sequential([nn.Dense(16), nn.relu, nn.Dense(3)]), sample=(4,))
+    Returns:
+        A model whose `state_dict` gives the trained arrays by the framework's names.
+
+    Examples:
+        >>> import flax.linen as nn, fedgen
+        >>> model = fedgen.from_flax(nn.Sequential([nn.Dense(16), nn.relu, nn.Dense(3)]), sample=(4,))
     """
     if find_spec("flax") is None:
         raise FedgenError("from_flax needs Flax: pip install '.[flax]' in FedGen's folder")

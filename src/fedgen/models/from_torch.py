@@ -20,20 +20,23 @@ def from_torch(
     predictor: str | None = None,
     channels_last: bool | None = None,
 ) -> Model:
-    """An `nn.Module` that gives logits [batch, class], as it is, as a model of FedGen.
-
-    `sample` is the shape of one sample as the module takes it, (3, 32, 32) for an image, or an example of it, such as
-    `torch.zeros(20, dtype=torch.int64)` for twenty tokens; a `jax.ShapeDtypeStruct` says how FedGen stores it instead,
-    from which the module's shape follows. `predictor` names the submodule that makes logits of the
-    features (default: the last `nn.Linear`); what it receives is z, a vector for each sample, and everything before it
-    is the extractor.
-
-    A module starts with the weights that it has. A function that makes a module, e.g. the class itself, is called for
-    each seed, with PyTorch's generator seeded by the run's.
+    """Take an `nn.Module` that gives logits [batch, class] as it is, as a model.
 
     Images are stored as [height, width, channel] or [height, width] and reach the module as [channel, height, width];
-    samples that have the module's own shape pass as they are. Where the two cannot be told apart, `channels_last` says
-    whether samples are stored with their channels last.
+    samples that have the module's own shape pass as they are.
+
+    Args:
+        module: The module, which starts with the weights that it has; or a function that makes one, such as its class,
+            which is called for each seed, with PyTorch's generator seeded by the run's.
+        sample: The shape of one sample as the module takes it, `(3, 32, 32)` for an image, or an example of one, such
+            as `torch.zeros(20, dtype=torch.int64)` for twenty tokens. A `jax.ShapeDtypeStruct` says how FedGen stores
+            it instead, from which the module's shape follows.
+        predictor: The name of the submodule that makes logits of the features z [batch, latent]. Default: the last
+            `nn.Linear`. Everything before it is the extractor.
+        channels_last: Whether images are stored with their channels last, where that cannot be told from shapes.
+
+    Returns:
+        A model whose `state_dict` gives the trained arrays by PyTorch's names.
     """
     if find_spec("torch") is None:
         raise FedgenError("from_torch needs PyTorch: pip install '.[torch]' in FedGen's folder")

@@ -47,7 +47,7 @@ def _section(results: Results, folder: Path, seen_from: Path) -> str:
     for number, table in enumerate(tables(results)):
         if table.about:
             lines += [f"{table.about}. {_run(results)}" if number == 0 else f"{table.about}:", ""]
-        lines += [*markdown(table), *([""] if table.about else [])]
+        lines += [*markdown(table), ""]
     lines += [f"- {note}" for note in caveats(results)]
     for picture in sorted((folder / "figures").glob(f"{results_name(results)}.png")):
         link = Path(os.path.relpath(picture, seen_from)).as_posix()

@@ -23,10 +23,13 @@ R = TypeVar("R")
 
 
 def use_machine_well() -> None:
-    """Set JAX up for the simulator. Call it before the first computation; later it raises RuntimeError.
+    """Set JAX up for the simulator, as the command does: all cores, and compiled programs kept between processes.
 
-    A CPU device for each core lets a cohort's clients train side by side; compiled programs are kept in the
-    user's cache folder, so that the next process starts at once.
+    A CPU device for each core lets a cohort's clients train side by side. Compiled programs are kept in the user's
+    cache folder, so that the next process starts at once.
+
+    Raises:
+        RuntimeError: Where JAX has computed something already; call it before.
     """
     if not os.environ.get("JAX_NUM_CPU_DEVICES") and "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", available_cores())

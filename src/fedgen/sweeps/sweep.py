@@ -22,7 +22,7 @@ from fedgen.sweeps.tables import best_table
 class Sweep:
     """What a sweep found."""
 
-    results: Results  # what sweep.json holds
+    results: Results  # what sweep.json holds, a dictionary
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -75,9 +75,26 @@ def sweep(
 ) -> Sweep:
     """Choose settings on held-out samples, and test the chosen ones with other seeds, as `fedgen sweep` does.
 
-    `over` has the values to try (`{"lr": [0.01, 0.1], "fedgen.w": [0.1, 1]}`) or ranges to draw `trials` configurations
-    from (`{"lr": "0.001..0.3:log"}`); `method` is grid, random or halving. The rest is as in `fedgen.simulate`. With
-    `out`, the folder of the sweep is written there, and the same call goes on with what it holds.
+    Args:
+        algorithms: As in `fedgen.simulate`.
+        over: The values to try, `{"lr": [0.01, 0.1], "fedgen.w": [0.1, 1]}`, or ranges to draw from,
+            `{"lr": "0.001..0.3:log"}`.
+        method: `"grid"` (every combination), `"random"` (`trials` of them) or `"halving"`. Default: grid, or random
+            where there are `trials`.
+        trials: How many configurations of each algorithm are drawn.
+        keep: With halving, one in so many goes on.
+        seeds: How many repetitions configurations are compared by.
+        seed: The first of these seeds.
+        final_seeds: How many repetitions, with other seeds, the best are tested with; 0 leaves the test out.
+        data: As in `fedgen.simulate`.
+        model: As in `fedgen.simulate`.
+        options: As in `fedgen.simulate`.
+        out: A folder. What is computed is kept there, and the same call goes on with it.
+        watch: Gets each configuration's outcome as it comes.
+        **settings: Those of all runs: `rounds=50`, `alpha=0.1`.
+
+    Returns:
+        The best settings of each algorithm, a row for each configuration, and the final test.
     """
     layer: dict[str, Any] = {"algorithms": [algorithms] if isinstance(algorithms, str) else list(algorithms)}
     layer |= {"seeds": seeds, "seed": seed, **settings, **(options or {})}

@@ -44,10 +44,15 @@ class Whose(NamedTuple):
 
 
 class Classifier:
-    """Predicts labels, probabilities and features of samples as the run took them: raw images, or arrays.
+    """A trained model. Normalisation is part of it.
 
-    What `predict` and the others take: an array [sample, ...] as the run's data was (images as bytes), a single sample,
-    or images (paths or PIL images). Normalisation is part of the model.
+    What its functions take as `x`: an array [sample, ...] as the run's data was (images as bytes), a single sample, or
+    images (paths or PIL images).
+
+    Attributes:
+        whose: The algorithm, seed and user that it is of.
+        round: After how many rounds.
+        form: Shape, type and scaling of samples, and the classes' names.
     """
 
     def __init__(self, whose: Whose, config: RunConfig, task: Task, form: DataForm, trained: Trained) -> None:
@@ -72,7 +77,14 @@ class Classifier:
         return self.form.class_names
 
     def logits_of(self, x: Array) -> Array:
-        """The logits of normalised samples: a function that JAX can transform, compile and export."""
+        """The logits of normalised samples: a function that JAX can transform, compile and export.
+
+        Args:
+            x: [sample, ...] as the network takes it, float32 for images.
+
+        Returns:
+            Logits [sample, class].
+        """
         return _predict(built(self.config, self.whose.algorithm, self.task), self._state, x)
 
     def logits(self, x: Any) -> NDArray[np.float32]:

@@ -23,7 +23,11 @@ class Sample(NamedTuple):
 
 
 class LatentGenerator:
-    """Draws latent vectors z of given labels: what the users' last layers were trained on."""
+    """Draws latent vectors z of given labels: what the users' last layers were trained on.
+
+    Attributes:
+        label_distribution: [class] how often the run drew each label.
+    """
 
     def __init__(self, algorithm: str, config: RunConfig, form: DataForm, server: Tree) -> None:
         found = [s for s in jax.tree.leaves(server, is_leaf=lambda s: isinstance(s, Server)) if isinstance(s, Server)]
@@ -42,7 +46,15 @@ class LatentGenerator:
         return f"<generator of {latent} features for {len(self._form.class_names)} classes>"
 
     def sample(self, labels: Any, *, seed: int = 0) -> Sample:
-        """Features for these labels (a list of numbers), or for so many labels drawn as in the run (a number)."""
+        """Draw features.
+
+        Args:
+            labels: The labels to draw for, a list of numbers; or how many to draw, with labels as in the run.
+            seed: Of the draw.
+
+        Returns:
+            `features` [sample, latent] and `labels` [sample].
+        """
         key = jax.random.key(seed)
         if np.ndim(labels) == 0:
             if int(labels) < 1:

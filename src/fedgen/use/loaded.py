@@ -29,10 +29,16 @@ if TYPE_CHECKING:
 
 
 def load(path: str | Path, *, model: Model | None = None, data: Dataset | None = None) -> "Run":
-    """The run in a folder: its configuration, its numbers and its trained models.
+    """Open the run in a folder: its configuration, its numbers and its trained models.
 
-    `model` is the network of a run that was made with one of its own (`fedgen.simulate(model=...)`); `data` the
-    dataset, which only folders of earlier versions need.
+    Args:
+        path: The folder that `--out` or `out=` named.
+        model: The network of a run that was made with one of its own (`fedgen.simulate(model=...)`), which its folder
+            does not hold.
+        data: The dataset, which only folders of earlier versions need.
+
+    Returns:
+        The run. Models are read and compiled when they are asked for.
     """
     folder = RunFolder(Path(path))
     if not folder.config_file.exists():
@@ -41,7 +47,7 @@ def load(path: str | Path, *, model: Model | None = None, data: Dataset | None =
 
 
 class Run:
-    """A run that was made before."""
+    """A run that was made before, as `fedgen.load` gives it."""
 
     def __init__(self, folder: RunFolder, model: Model | None = None, data: Dataset | None = None) -> None:
         self._folder, self._read, self._model, self._data = folder, read_run(folder.path), model, data
@@ -96,16 +102,33 @@ class Run:
     def model(
         self, algorithm: str | None = None, *, seed: int | None = None, user: int | None = None, best: bool = False
     ) -> Classifier:
-        """The global model, or a user's own; by default of the run's first algorithm and seed.
+        """The global model, or a user's own.
 
-        With `best`, that of the best evaluation, where the run kept it (`--keep-best`, `--patience`).
+        Args:
+            algorithm: Its name. Default: the run's first.
+            seed: Of which repetition. Default: the first.
+            user: The number of the user whose own model it is. Default: the global model.
+            best: Whether to take that of the best evaluation, where the run kept it (`keep_best`, `patience`), in place
+                of the last round's.
+
+        Returns:
+            A model that predicts.
         """
         return self.models.model(algorithm, seed=seed, user=user, best=best)
 
     def generator(
         self, algorithm: str | None = None, *, seed: int | None = None, best: bool = False
     ) -> LatentGenerator:
-        """The server's generator of features; by default of `fedgen`, and of the run's first seed."""
+        """The server's generator of features.
+
+        Args:
+            algorithm: Its name. Default: `fedgen`.
+            seed: Of which repetition. Default: the first.
+            best: Whether to take that of the best evaluation.
+
+        Returns:
+            A generator that samples features of given labels.
+        """
         return self.models.generator(algorithm, seed=seed, best=best)
 
     def to_pandas(self) -> "pandas.DataFrame":

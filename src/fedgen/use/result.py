@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 class Result(dict[str, Any]):
     """The content of summary.json (`result["results"]`, `result["table"]`), and what was trained.
 
-    `metrics` has every evaluation, `path` the run folder where there is one, and `finished` whether all algorithms and
-    seeds came to their end.
+    Attributes:
+        metrics: Every evaluation, a dictionary each (the lines of metrics.jsonl).
+        path: The run folder, or None where none was written.
+        finished: Whether all algorithms and seeds came to their end.
     """
 
     def __init__(
@@ -47,17 +49,44 @@ class Result(dict[str, Any]):
     def model(
         self, algorithm: str | None = None, *, seed: int | None = None, user: int | None = None, best: bool = False
     ) -> Classifier:
-        """The global model, or a user's own; by default of the first algorithm and seed."""
+        """The global model, or a user's own.
+
+        Args:
+            algorithm: Its name. Default: the run's first.
+            seed: Of which repetition. Default: the first.
+            user: The number of the user whose own model it is. Default: the global model.
+            best: Whether to take that of the best evaluation, where the run kept it (`keep_best`, `patience`), in place
+                of the last round's.
+
+        Returns:
+            A model that predicts.
+        """
         return self._models.model(algorithm, seed=seed, user=user, best=best)
 
     def generator(
         self, algorithm: str | None = None, *, seed: int | None = None, best: bool = False
     ) -> LatentGenerator:
-        """The server's generator of features; by default of `fedgen`, and of the first seed."""
+        """The server's generator of features.
+
+        Args:
+            algorithm: Its name. Default: `fedgen`.
+            seed: Of which repetition. Default: the first.
+            best: Whether to take that of the best evaluation.
+
+        Returns:
+            A generator that samples features of given labels.
+        """
         return self._models.generator(algorithm, seed=seed, best=best)
 
     def to_pandas(self, what: Literal["evaluations", "results"] = "evaluations") -> "pandas.DataFrame":
-        """A table of pandas with a row for each evaluation, or for each algorithm and seed; needs pandas."""
+        """The numbers as a table of pandas, which must be installed.
+
+        Args:
+            what: `"evaluations"`, a row for each; or `"results"`, a row for each algorithm and seed.
+
+        Returns:
+            The table; `score` is the number that counts of an evaluation.
+        """
         if what == "evaluations":
             return as_frame([{**record, "score": headline(record)} for record in self.metrics])
         lists = ("curve", "curve_seen_labels")

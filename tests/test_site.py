@@ -1,0 +1,110 @@
+"""The documentation as a site, as `make docs` built it: complete, without a network, searchable and accessible."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from browser import SCHEMES, SIZES, chromium, serious_findings
+
+SITE = Path(__file__).parents[1] / "site"
+NEEDED = os.environ.get("FEDGEN_NEED_SITE") == "1"  # set where the site must be there, as in CI
+# One of each kind: prose with code, a notebook, generated reference, wide tables, drawings, many anchors.
+KINDS = (
+    "index", "tutorials/first_comparison", "reference/library", "reference/command", "settings", "attacks",
+    "develop/architecture", "results",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    if not (SITE / "index.html").exists():
+        message = "there is no site: make docs"
+        pytest.fail(message) if NEEDED else pytest.skip(message)
+    return SITE
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    yield from chromium()
+
+
+def _pages(site: Path) -> dict[Path, str]:
+    found = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    return {path: text for path, text in found.items() if path.name != "404.html"}
+
+
+def _links(page: Path, text: str) -> set[Path]:
+    targets = re.findall(r'<a [^>]*?href="(?!https?:|mailto:)([^"#]+)', text)
+    return {(page.parent / unquote(target)).resolve() for target in targets}
+
+
+def test_every_page_is_two_clicks_from_the_first(site: Path) -> None:
+    pages = _pages(site)
+    assert len(pages) > 50
+    once = _links(site / "index.html", pages[site / "index.html"]) & pages.keys()
+    twice = set().union(*(_links(page, pages[page]) for page in once))
+    assert pages.keys() - {site / "index.html"} - once - twice == set()
+
+
+def test_no_link_leads_nowhere_on_the_site(site: Path) -> None:
+    pages = _pages(site)
+    for page, text in pages.items():
+        for target in _links(page, text):
+            assert target.exists() or target.is_relative_to(site) is False, (page, target)
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    for page, text in _pages(site).items():
+        fetched = re.findall(r'<(?:script|img|iframe|source)[^>]*? src="([^"]*)"', text)
+        fetched += re.findall(r'<link (?![^>]*rel="(?:canonical|prev|next)")[^>]*?href="([^"]*)"', text)
+        assert not [url for url in fetched if url.startswith(("http:", "https:", "//"))], page
+
+
+def test_search_finds_what_is_asked_for_without_a_network(site: Path, browser: Any) -> None:
+    """From a file, where browsers start no workers."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.get_by_placeholder("Search").click()
+    page.get_by_placeholder("Search").press_sequentially("control variates")
+    page.wait_for_selector(".md-search-result__item a", timeout=60_000)
+    found = page.locator(".md-search-result__item a").evaluate_all("links => links.map(link => link.href)")
+    assert any("scaffold.html" in link or "own_algorithm.html" in link for link in found), found
+    assert complaints == []
+    context.close()
+
+
+def test_tutorials_show_what_they_printed_and_drew(site: Path) -> None:
+    for page in (site / "tutorials").glob("*.html"):
+        if page.name == "index.html":
+            continue
+        text = page.read_text(encoding="utf-8")
+        assert page.with_suffix(".ipynb").exists()
+        assert re.search(r'<img alt="[^"]{20,}" src="[^"]+\.png"', text), f"{page.name} has a picture, with words"
+        assert "what this cell draws" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_axe_finds_nothing_serious_on_the_site(site: Path, browser: Any, size: tuple[int, int], scheme: str) -> None:
+    width, height = size
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, offline=True)
+    page = context.new_page()
+    found = {}
+    for name in KINDS:
+        page.goto((site / f"{name}.html").as_uri())
+        assert page.evaluate("document.body.dataset.mdColorScheme") == ("slate" if scheme == "dark" else "default")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} scrolls sideways"
+        if findings := serious_findings(page):
+            found[name] = findings
+    assert found == {}
+    context.close()
