@@ -13,10 +13,10 @@ from browser import SCHEMES, SIZES, chromium, serious_findings
 
 SITE = Path(__file__).parents[1] / "site"
 NEEDED = os.environ.get("FEDGEN_NEED_SITE") == "1"  # set where the site must be there, as in CI
-# One of each kind: prose with code, a notebook, generated reference, wide tables, drawings, many anchors.
+# One of each kind: prose with code, notebooks, reference from docstrings, wide tables, drawings.
 KINDS = (
-    "index", "tutorials/first_comparison", "reference/library", "reference/command", "settings", "attacks",
-    "develop/architecture", "results",
+    "index", "networks", "tutorials/first_comparison", "tutorials/fair_sweep", "reference/contract", "attacks",
+    "develop/architecture",
 )  # fmt: skip
 
 

@@ -38,16 +38,16 @@ print(simulated)
 import subprocess
 import sys
 
-command = (
-    "federate demo --algorithm fedavg --sites 3 --rounds 3 --alpha 0.5 --model mlp --lr 0.1 --seed 7 --tls"
-    " --set model.hidden=16 --set model.latent=8 --out three"
-)
+command = """
+    federate demo --algorithm fedavg --sites 3 --rounds 3 --tls --seed 7 --out three
+    --alpha 0.5 --lr 0.1 --model mlp --set model.hidden=16 --set model.latent=8
+"""
 arguments = [sys.executable, "-m", "fedgen", *command.split()]
 done = subprocess.run(
     arguments, capture_output=True, text=True, timeout=240, check=False
 )
-print(done.stdout[-2500:])
 assert done.returncode == 0, done.stderr
+print(done.stdout[done.stdout.index("Federation and simulator") :])
 
 # %% [markdown]
 # The differences are those of rounding, or none: simulator and sites draw the same cohorts and mini-batches, and run the

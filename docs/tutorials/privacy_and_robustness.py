@@ -16,7 +16,7 @@
 # summary has the (ε, δ) of the user that was asked most often: how much anyone, the server included, can learn about
 # whether that user's whole data was there. (The extra `privacy` has the accountant.)
 
-# %% alt="Accuracy over ε: near 80 percent without noise, and falling as ε becomes smaller."
+# %% alt="Accuracy over ε: 87 percent without noise, 84 with little of it, 75 at the smallest ε."
 import matplotlib.pyplot as plt
 
 import fedgen
@@ -63,7 +63,7 @@ plt.show()
 # ## A user that attacks
 #
 # The attacker below sends the reverse of what it learned, five times as long. An algorithm sees users by their uploads
-# only, so an attack is a small wrapper: here user 0 to 2 of ten.
+# only, so an attack is a small wrapper: here users 0 to 2 of ten.
 
 # %%
 import jax
@@ -93,9 +93,9 @@ fedgen.ALGORITHMS["attacked"] = attacked
 
 # %% [markdown]
 # By default an update that is longer than twice the median of its round is shortened to that (`max_update`). Against
-# more than one attacker in ten there are robust averages (`aggregation`).
+# more than one attacker in ten there are robust averages (`aggregation`). A run that diverged is drawn as 0.
 
-# %% alt="Bars of the accuracy under attack: no defence is near chance, the default bound is better, robust averages keep most."
+# %% alt="Bars of the accuracy under attack: none without a defence, a quarter with the default bound, nearly all with Multi-Krum."
 defences = {
     "no defence": {"max_update": 0},
     "default bound": {},
