@@ -149,6 +149,7 @@ def _table(path: Path, form: DataForm, label: str, columns: Columns) -> Inputs:
             raise FedgenError(f"{path} has several columns of images ({', '.join(left)}); leave in the one to predict")
         return left, _label_column(path, names, label, columns.label, left)
 
+    x: NDArray[np.float64] | list[bytes]
     if path.suffix.lower() in (".csv", ".tsv"):
         x, labels = read_csv_samples(path, choose)
     else:
