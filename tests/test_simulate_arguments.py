@@ -31,6 +31,7 @@ def test_double_precision_changes_nothing() -> None:
         ({"data": blobs(60)[0]}, r"data is a ndarray; .*from_arrays"),
         ({"data": Path("absent.npz")}, r"absent\.npz"),
         ({"data": small_data(), "model": "cnnn"}, "cnnn"),
+        ({"data": small_data(), "model": "mlp", "callbacks": 5}, "callbacks is a function of an evaluation.s record"),
         ({"data": small_data(), "model": object}, r"a model is given as a type; it must be a fedgen\.Model"),
     ],
 )

@@ -34,7 +34,7 @@ class RunConfig(Federation):
         "paper", "Run", "where settings that are not given come from: paper, reference or tuned (see `fedgen list`)"
     )
     algorithms: tuple[str, ...] = setting(
-        ("fedgen", "fedavg"), "Run", "an algorithm: a name of `fedgen list`, or package.module:function of your own"
+        ("fedgen", "fedavg"), "Run", "an algorithm: a name of `fedgen list`, or module:function of your own"
     )
     seeds: Positive = setting(1, "Run", "how many repetitions, each with its own partition")
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = setting(
@@ -44,7 +44,7 @@ class RunConfig(Federation):
     dataset: str = setting(
         "mnist",
         "Data",
-        "the data: a name of `fedgen list`, package.module:function, or the path of your own: an .npz, CSV or Parquet"
+        "the data: a name of `fedgen list`, module:function, or the path of your own: an .npz, CSV or Parquet"
         " file, a folder of those, of idx files, or with images in a folder for each class",
     )
     label: str = setting("label", "Data", "the column of a table (CSV, Parquet) that has the labels")
@@ -71,7 +71,7 @@ class RunConfig(Federation):
     user_file: str = setting(
         "", "Data", "a text or .npy file with the user of each training sample, for the partition natural"
     )
-    model: str = setting("cnn", "Data", "the network: a name of `fedgen list`, or package.module:function of your own")
+    model: str = setting("cnn", "Data", "the network: a name of `fedgen list`, or module:function of your own")
     partition: str = setting("dirichlet", "Data", "how the data is divided among the users (see `fedgen list`)")
     partition_file: str = setting(
         "", "Data", "a .json or .npz file with the partition; where it does not exist, it is written"
@@ -105,7 +105,7 @@ class RunConfig(Federation):
         5000, "Evaluation", "how many samples are kept for validation (0: as many as are left, but at most 5000)"
     )
     score: Literal["accuracy", "authors", "seen", "matching"] = setting(
-        "accuracy", "Evaluation", "the headline number: accuracy, authors, seen or matching (docs/algorithms.md#scores)"
+        "accuracy", "Evaluation", "the headline number: accuracy, authors, seen or matching (docs/data.md, Test sets)"
     )
     headline: Literal["auto", "global", "users"] = setting(
         "auto",

@@ -138,7 +138,9 @@ class _Listener(Watch):
     """Collects the evaluations and asks the callbacks."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self._callbacks = tuple(callbacks)
+        self._callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
+        if not all(map(callable, self._callbacks)):
+            raise FedgenError("callbacks is a function of an evaluation's record, or a list of such functions")
         self.records: list[Record] = []
         self._stop = False
 

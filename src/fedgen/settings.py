@@ -20,8 +20,8 @@ class Settings(TypedDict, total=False):
     """the seed of all draws; repetitions have the following ones."""
 
     dataset: str
-    """the data: a name of `fedgen list`, package.module:function, or the path of your own: an .npz, CSV or Parquet
-    file, a folder of those, of idx files, or with images in a folder for each class."""
+    """the data: a name of `fedgen list`, module:function, or the path of your own: an .npz, CSV or Parquet file, a
+    folder of those, of idx files, or with images in a folder for each class."""
 
     label: str
     """the column of a table (CSV, Parquet) that has the labels."""
@@ -189,7 +189,7 @@ class Settings(TypedDict, total=False):
     """how many samples are kept for validation (0: as many as are left, but at most 5000)."""
 
     score: Literal["accuracy", "authors", "seen", "matching"]
-    """the headline number: accuracy, authors, seen or matching (docs/algorithms.md#scores)."""
+    """the headline number: accuracy, authors, seen or matching (docs/data.md, Test sets)."""
 
     headline: Literal["auto", "global", "users"]
     """whose accuracy is reported: the global model's, the users' own models', or auto: as the algorithm intends."""

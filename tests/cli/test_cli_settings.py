@@ -1,5 +1,8 @@
 """Every setting is an option with its help, and every mistake one sentence."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from typer.testing import CliRunner
 from command import call
 from fedgen.bench.suite import PARTS
 from fedgen.cli import bench
+from fedgen.cli.main import app as fedgen_app
 from fedgen.cli.settings import SETTINGS, flag_of, panel_of, takes_settings
 from fedgen.cli.settings_page import settings_page
 from fedgen.config import TABLES, RunConfig
@@ -138,3 +142,22 @@ def test_the_page_of_settings_is_that_of_the_code() -> None:
     page = Path(__file__).parents[2] / "docs/settings.md"
     again = "python -m fedgen.cli.settings_page > docs/settings.md"
     assert page.read_text() == settings_page(), f"settings have changed: write the page anew with {again}"
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "data show", "federate init", "federate demo", "predict"])
+def test_no_word_of_a_help_is_cut_off_at_eighty_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    shown = CliRunner().invoke(fedgen_app, [*command.split(), "--help"]).output
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) == 80
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 120), ("80", 80), ("wide", 120)])
+def test_what_is_piped_is_as_wide_as_columns_says(columns: str | None, width: int) -> None:
+    """By itself 120, which is what all columns of a table need."""
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    environment |= {"COLUMNS": columns} if columns else {}
+    code = "from fedgen.cli.console import console_for_output; print(console_for_output().width)"
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, text=True, check=True, **pipes)
+    assert int(done.stdout) == width

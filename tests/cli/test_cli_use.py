@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 
 import fedgen
 from command import call as _fedgen
+from locked import held_by_another
 from use_runs import NAMES, named_data, small_run
 
 
@@ -77,11 +79,12 @@ def test_predict_takes_images_one_by_one_and_writes_json(
         (["predict", "RUN", "FILES/samples.npz", "--out", "x.txt"], ".csv or .json"),
         (["predict", "RUN", "FILES/samples.npz", "--algorithm", "fedagv"], "did you mean 'fedavg'"),
         (["predict", "RUN", "FILES/samples.npz", "--user", "9"], "users 0 to 5"),
-        (["predict", "RUN", "FILES/short.csv"], "3 numbers on a line, and a sample of this run has 64"),
+        (["predict", "RUN", "FILES/short.csv"], "3 columns of numbers, and a sample of this run has 64"),
         (["predict", "RUN", "FILES/other.npz"], "array x"),
         (["predict", "FILES", "FILES/samples.npz"], "no config.toml"),
         (["evaluate", "RUN", "--part", "half"], "--part must be"),
         (["evaluate", "RUN"], "name another with --dataset"),
+        (["evaluate", "RUN", "--dataset", "mnits"], "did you mean 'mnist'"),
         (["evaluate", "RUN", "--dataset", "FILES/unlabelled.npz"], "no labels"),
         (["evaluate", "RUN", "--dataset", "FILES/unknown.csv"], "no class 'eel'"),
         (["export", "RUN", "--to", "tensorflow"], "format 'tensorflow'"),
@@ -135,6 +138,27 @@ def test_evaluate_writes_numbers_pictures_and_the_page(
     page = (run / "report.html").read_text()
     assert page.count("Models measured on") >= 2
     assert '"kind":"matrix"' in page
+
+
+def test_two_may_measure_a_run_at_once_and_none_while_it_goes_on(
+    run: Path, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    given = ["evaluate", run, "--dataset", files / "samples.npz", "--seed", 0]
+    with held_by_another(run) as process:
+        other = Timer(1, process.kill)  # which then has written
+        other.start()
+        assert _fedgen(monkeypatch, *given) == 0
+        other.join()
+    assert not (run / "run.lock").exists()
+    written = (run / "evaluation.json").read_bytes()
+    capsys.readouterr()
+    monkeypatch.setattr("fedgen.cli.evaluate.PATIENCE", 0.2)
+    with held_by_another(run):
+        assert _fedgen(monkeypatch, *given, "--algorithm", "fedgen") == 2
+    shown = capsys.readouterr()
+    assert "accuracy" in shown.out, "the numbers are there nevertheless"
+    assert "is in use" in shown.err
+    assert (run / "evaluation.json").read_bytes() == written
 
 
 def test_export_names_what_it_wrote(

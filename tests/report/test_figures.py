@@ -1,5 +1,6 @@
 """What the pictures of a run and of a partition say; an SVG names its texts in comments."""
 
+import json
 import re
 from pathlib import Path
 
@@ -28,6 +29,16 @@ def test_the_curves_are_those_of_the_score(tmp_path: Path, score: str, above: in
     assert {0: "fedavg", 1: "accuracy, labels a user trained on", 2: "accuracy, each user's own label distribution"}[
         above
     ] in " ".join(texts)
+
+
+def test_the_curves_of_the_authors_score_are_of_their_slices_where_these_were_measured(tmp_path: Path) -> None:
+    path = run_folder(tmp_path / "run", score="authors")
+    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.dumps({**r, "accuracy_authors": 50.0}) for r in records]
+    (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    texts = _texts(learning_curves(summary_of(path), path)[1])
+    assert "fedavg  50.0" in texts
+    assert "accuracy, the authors' slices" in " ".join(texts)
 
 
 def test_users_and_labels_are_whole_numbers(tmp_path: Path) -> None:

@@ -3,10 +3,6 @@
 import json
 import os
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,32 +12,8 @@ from fedgen.errors import FedgenError
 from fedgen.runs.folder import RunFolder
 from fedgen.runs.lock import NAME, lock
 from helpers import small_config
+from locked import held_by_another
 from run_folders import run_folder
-
-HOLD = """
-import os, sys
-from pathlib import Path
-from fedgen.runs.lock import lock
-held = lock(Path(sys.argv[1]))
-if os.fork() == 0:  # which must not release what it did not take
-    held.release()
-    os._exit(0)
-os.wait()
-print(1, flush=True)
-input()
-"""
-
-
-@contextmanager
-def held_by_another(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], text=True, **pipes)
-    try:
-        assert process.stdout.readline() == "1\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_second_process_is_told_who_writes_and_comes_after_its_death(

@@ -170,7 +170,7 @@ def _embedding() -> fedgen.Model:
 
 @pytest.mark.slow  # jax2onnx takes seconds to import
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", ["uint16", "int32", "torch", "bfloat16"])  # int32 by Flax
+@pytest.mark.parametrize("case", ["uint16", "int32", "torch", "equinox", "bfloat16"])  # int32 by Flax
 def test_onnx_of_other_samples_and_networks(case: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     runtime = pytest.importorskip("onnxruntime")
     names = ("a", "b", "c", "d")
@@ -186,7 +186,7 @@ def test_onnx_of_other_samples_and_networks(case: str, tmp_path: Path, capsys: p
     elif case == "int32":
         model = _classifier({}, DataForm(names, (5,), "int32", "signed", 255), _embedding())
     else:
-        x, model = named_data().x_test[:3], _classifier({}, named_data().form, OTHERS["torch"][0]())
+        x, model = named_data().x_test[:3], _classifier({}, named_data().form, OTHERS[case][0]())
     (path,) = EXPORTS["onnx"](model, tmp_path)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (given,) = session.get_inputs()

@@ -7,13 +7,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedgen.cli.console import console_for_output
 from fedgen.cli.interrupts import raise_again
 from fedgen.errors import FedgenError, unknown
 from fedgen.files import check_writable, write_whole
 
-console = Console(highlight=False, markup=False)
-if not console.is_terminal:
-    console.width = 120
+console = console_for_output(markup=False)
 errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -8,26 +8,26 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgen.cli.chosen import AlgorithmOption, BestOption, RunArgument, SeedOption, UserOption
+from fedgen.cli.console import console_for_output
 from fedgen.errors import FedgenError
 
 if TYPE_CHECKING:
     from fedgen.use.metrics import Scores
 
-console = Console(highlight=False, markup=False)
-if not console.is_terminal:
-    console.width = 120
+console = console_for_output(markup=False)
 MOST_CLASSES = 40  # shown one by one
+PATIENCE = 20.0  # seconds, in which other measurements of the same run end writing
 
 
 def evaluate(
     run: RunArgument,
-    dataset: Annotated[str | None, typer.Option(help="Labelled data: a name of `fedgen list`, an .npz file (arrays x and y), a .csv file with a column of labels, or a folder with a folder of images for each class. Default: the run's own dataset.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Labelled data: a name of `fedgen list`, an .npz file (arrays x and y), a .csv or .parquet file with a column of labels, or a folder with a folder of images for each class. Default: the run's own dataset.")] = None,
     part: Annotated[str, typer.Option(metavar="test|train|all", help="Which part of a dataset that has parts.")] = "test",
     algorithm: AlgorithmOption = None,
     seed: SeedOption = None,
     user: UserOption = None,
     best: BestOption = False,
-    label: Annotated[str, typer.Option(help="The column of labels in a .csv file. Default: the run's own, or one named label, class, target or y.")] = "",
+    label: Annotated[str, typer.Option(help="The column of labels in a table. Default: the run's own, or one named label, class, target or y.")] = "",
     json_: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON instead of tables.")] = False,
 ) -> None:  # fmt: skip
     """Measure a trained model on labelled data: accuracy, precision, recall, F1, AUC, confusion, calibration.
@@ -53,16 +53,19 @@ def evaluate(
     if data.note:
         Console(stderr=True, highlight=False, markup=False).print(f"note: {data.note}", soft_wrap=True)
     scores = measure(model, data)
-    figures = keep(RunFolder(run), model, data, scores)
-    write_report([run], run / "report.html")
     if json_:
         console.print(json.dumps(asdict(scores)), soft_wrap=True)
-        return
-    console.print(_overall(f"{str(model).strip('<>')}, on {data.name}", scores))
-    if len(scores.classes) <= MOST_CLASSES:
-        console.print(_by_class(scores))
     else:
-        console.print(f"{len(scores.classes)} classes: their numbers are in evaluation.json")
+        console.print(_overall(f"{str(model).strip('<>')}, on {data.name}", scores))
+        if len(scores.classes) <= MOST_CLASSES:
+            console.print(_by_class(scores))
+        else:
+            console.print(f"{len(scores.classes)} classes: their numbers are in evaluation.json")
+    with RunFolder.open(run, patience=PATIENCE) as folder:  # after the numbers: they are there even if it is in use
+        figures = keep(folder, model, data, scores)
+        write_report([run], run / "report.html")
+    if json_:
+        return
     shown = ", ".join(str(figure.relative_to(run)) for figure in figures if figure.suffix == ".png")
     console.print(f"In {run}: evaluation.json, report.html, {shown}", soft_wrap=True)
 

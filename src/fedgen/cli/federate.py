@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from fedgen.cli import federate_life
+from fedgen.cli.console import console_for_output
 from fedgen.cli.flower import flower_is_installed
 from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
@@ -23,9 +24,7 @@ from fedgen.registry import is_address
 app = typer.Typer(
     help="A real federation on Flower: the same algorithms across processes and machines.", no_args_is_help=True
 )
-console = Console(highlight=False, markup=False)
-if not console.is_terminal:
-    console.width = 120
+console = console_for_output(markup=False)
 AGREEMENT = 1e-5  # relative, over the first rounds; later ones drift as rounding differs
 
 
@@ -44,7 +43,7 @@ def demo(
     round_timeout: Annotated[float, typer.Option(help="Seconds that sites have for a round.")] = 300.0,
     strikes: Annotated[int, typer.Option(min=1, help="Refused messages after which a site is excluded.")] = 3,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the algorithm, the model, the dataset or the partition: fedgen.beta=1, model.latent=16 (docs/settings.md). Give it several times for several.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder. Default: runs/federation-DATE-TIME.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder. Default: federation-DATE-TIME in runs.")] = None,
 ) -> None:  # fmt: skip
     """Run a federation of separate processes on this machine and compare it with the simulator.
 

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedgen.cli.console import console_for_output
 from fedgen.cli.flower import flower_is_installed
 from fedgen.cli.interrupts import raise_again
 from fedgen.errors import FedgenError
 
-console = Console(highlight=False, markup=False, soft_wrap=True)
-if not console.is_terminal:
-    console.width = 120
+console = console_for_output(markup=False, soft_wrap=True)
 
 Root = Annotated[Path, typer.Argument(help="The folder that `fedgen federate init` wrote.")]
 Site = Annotated[str, typer.Argument(help="The site's name.")]

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fedgen.algorithms import ALGORITHMS
+from fedgen.cli.console import console_for_output
 from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS
 from fedgen.errors import FedgenError
@@ -15,9 +15,7 @@ from fedgen.models import MODELS
 from fedgen.presets import DESCRIPTIONS
 from fedgen.registry import Registry, summary_of
 
-console = Console(highlight=False)
-if not console.is_terminal:
-    console.width = 120
+console = console_for_output()
 
 NEEDS = {
     "proxy": "unlabelled samples at the server",

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedgen.cli.console import console_for_output
 from fedgen.cli.display import Display
 from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
@@ -17,9 +18,7 @@ from fedgen.config import parse_setting, read_toml, resolve
 from fedgen.errors import FedgenError
 from fedgen.report.progress import RunBars
 
-console = Console(highlight=False)
-if not console.is_terminal:
-    console.width = 120  # a file or a pipe has no width
+console = console_for_output()
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 DIVERGED = 3  # the exit code where no score is left
 

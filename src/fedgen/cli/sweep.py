@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 from rich.text import Text
 
+from fedgen.cli.console import console_for_output
 from fedgen.cli.display import CellsDisplay
 from fedgen.cli.settings import takes_settings
 from fedgen.config import RunConfig, parse_setting, read_toml
@@ -22,9 +23,7 @@ from fedgen.sweeps.outcome import Outcome, SweepWatch
 if TYPE_CHECKING:
     from fedgen.sweeps.results import Results
 
-console = Console(highlight=False)
-if not console.is_terminal:
-    console.width = 120  # a file or a pipe has no width
+console = console_for_output()
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 MOST_ROWS = 5  # of each algorithm in the terminal
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedgen.data.tables import (
     Columns,
     Table,
+    check_names,
     dropping,
     float_column,
     has_words,
@@ -33,29 +34,68 @@ class _Source(NamedTuple):
 def read_parquet(paths: Sequence[Path], columns: Columns) -> Table:
     """The table in one or several Parquet files."""
     _need_pyarrow()
-    import pyarrow.parquet as parquet
-
-    def opened(path: Path) -> _Source:
-        file = parquet.ParquetFile(path, memory_map=True)
-        return _Source(file.schema_arrow, lambda names: file.read(columns=list(names)))
-
-    return _table(paths, columns, "Parquet", opened)
+    return _table(paths, columns, "Parquet", _parquet)
 
 
 def read_arrow(paths: Sequence[Path], columns: Columns) -> Table:
     """The table in one or several Arrow files, memory-mapped."""
     _need_pyarrow()
+    return _table(paths, columns, "Arrow", _arrow)
+
+
+class Samples(NamedTuple):
+    """Samples to predict: numbers [row, column] or the content of image files, and labels where the file has them."""
+
+    x: NDArray[np.float64] | list[bytes]
+    labels: list[str] | None
+
+
+def read_arrow_samples(
+    path: Path, choose: Callable[[Sequence[str], Sequence[str]], tuple[Sequence[str], str | None]]
+) -> Samples:
+    """The samples in a Parquet or Arrow file.
+
+    `choose` says, of the columns' names and of those with images, which are the sample's and which has the labels.
+    """
+    _need_pyarrow()
+    kind, opened = ("Parquet", _parquet) if path.suffix.lower() == ".parquet" else ("Arrow", _arrow)
+    source = _guarded(path, kind, opened)
+    names = [str(name) for name in source.schema.names]
+    check_names(names, path)
+    images = [name for name in names if _is_image(source.schema.field(name).type)]
+    features, label = choose(names, images)
+    used = [*features, *([label] if label and label not in features else [])]
+    table = _guarded(path, kind, lambda _: source.read(used))
+    if not len(table):
+        raise FedgenError(f"{path} has columns and no rows")
+    labels = _label_texts(table[label], _named(source.schema, label), label, path) if label else None
+    if len(features) == 1 and features[0] in images:
+        content = _reader(lambda _: table, features[0], path)
+        return Samples([content(row) for row in range(len(table))], labels)
+    return Samples(np.stack([_exact_numbers(table[name], name, path) for name in features], axis=1), labels)
+
+
+def _label_texts(column: Any, names: tuple[str, ...], name: str, place: Path) -> list[str]:
+    values, known = _labels(column, names, name, place)
+    return [known[int(value)] if known else str(value) for value in values]
+
+
+def _parquet(path: Path) -> _Source:
+    import pyarrow.parquet as parquet
+
+    file = parquet.ParquetFile(path, memory_map=True)
+    return _Source(file.schema_arrow, lambda names: file.read(columns=list(names)))
+
+
+def _arrow(path: Path) -> _Source:
     import pyarrow as pa
 
-    def opened(path: Path) -> _Source:
-        mapped = pa.memory_map(str(path))
-        try:
-            table = pa.ipc.open_stream(mapped).read_all()
-        except pa.ArrowInvalid:  # `datasets` writes streams, others write files, which have an index
-            table = pa.ipc.open_file(mapped).read_all()
-        return _Source(table.schema, lambda names: table.select(list(names)))
-
-    return _table(paths, columns, "Arrow", opened)
+    mapped = pa.memory_map(str(path))
+    try:
+        table = pa.ipc.open_stream(mapped).read_all()
+    except pa.ArrowInvalid:  # `datasets` writes streams, others write files, which have an index
+        table = pa.ipc.open_file(mapped).read_all()
+    return _Source(table.schema, lambda names: table.select(list(names)))
 
 
 def _need_pyarrow() -> None:
@@ -167,6 +207,11 @@ def _values(column: Any, name: str, place: Path) -> NDArray[Any]:
 
 def _numbers(column: Any, name: str, place: Path) -> NDArray[Any]:
     """A column of numbers of the samples."""
+    return float_column(_exact_numbers(column, name, place), name, place, _row)
+
+
+def _exact_numbers(column: Any, name: str, place: Path) -> NDArray[np.float64]:
+    """As `_numbers`, not rounded to float32."""
     import pyarrow as pa
 
     kind = column.type
@@ -183,8 +228,9 @@ def _numbers(column: Any, name: str, place: Path) -> NDArray[Any]:
         raise no_numbers(name, place, f"values of type {kind}")
     if pa.types.is_boolean(kind):
         column = column.cast(pa.uint8())
-    values = column.cast(pa.float64(), safe=False).to_numpy()  # what is missing becomes NaN
-    return float_column(values, name, place, _row)
+    values: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()  # what is missing becomes NaN
+    float_column(values, name, place, _row)
+    return values
 
 
 def _is_text(kind: Any) -> bool:

@@ -17,9 +17,19 @@ TITLES = {
     "accuracy_matching": "accuracy, each user's own label distribution",
     "train_loss": "training loss",
 }
-SHOWN_FIRST = {"accuracy": HEADLINE, "authors": "accuracy_seen_labels", "seen": "accuracy_seen_labels"}
-SHOWN_FIRST["matching"] = "accuracy_matching"
+_OF_SCORE = {
+    "accuracy": (HEADLINE,),
+    "authors": ("accuracy_authors", "accuracy_seen_labels"),  # the second in a federation, and in old records
+    "seen": ("accuracy_seen_labels",),
+    "matching": ("accuracy_matching",),
+}
 _NOT_METRICS = {"algorithm", "seed", "round", "diverged_at", "headline", "stopped"}
+
+
+def shown_first(score: str, records: Sequence[Record]) -> str:
+    """The metric of a run's score, as far as its evaluations have it."""
+    *better, last = _OF_SCORE[score]
+    return next((metric for metric in better if any(r.get(metric) is not None for r in records)), last)
 
 
 def spread(curves: Sequence[Sequence[Sequence[float]]]) -> list[Point]:

@@ -9,7 +9,7 @@ import numpy as np
 from fedgen.data.partition import PARTITIONERS
 from fedgen.files import replacing
 from fedgen.registry import options_of
-from fedgen.report.curves import HEADLINE, SHOWN_FIRST, TITLES, curve_of, spread
+from fedgen.report.curves import HEADLINE, TITLES, curve_of, shown_first, spread
 from fedgen.report.runs import read_records
 from fedgen.report.styles import DASHES, LIGHT, Style, style_of
 
@@ -25,7 +25,7 @@ def learning_curves(summary: Mapping[str, Any], folder: Path) -> list[Path]:
 def curves_figure(summary: Mapping[str, Any], records: Sequence[dict[str, Any]]) -> "Figure":
     """The same as a figure."""
     config = summary["config"]
-    metric = SHOWN_FIRST[config["score"]]
+    metric = shown_first(config["score"], records)
     curves: dict[str, list[list[list[float]]]] = {}
     for row in summary["results"]:
         own = [r for r in records if (r["algorithm"], r["seed"]) == (row["algorithm"], row["seed"])]

@@ -7,7 +7,7 @@ from fedgen.config import RunConfig, resolve
 from fedgen.errors import FedgenError
 from fedgen.report.charts import bubbles, lines, series
 from fedgen.report.comparison import HELD_OUT, compare, score_text, traffic
-from fedgen.report.curves import SHOWN_FIRST, TITLES, all_spreads, metrics_of
+from fedgen.report.curves import TITLES, all_spreads, metrics_of, shown_first
 from fedgen.report.figures import heading
 from fedgen.report.partitions import MOST_USERS
 from fedgen.report.parts import Chart, Reference, Section, Source
@@ -64,7 +64,7 @@ def _curves(one: Group, name: str) -> Chart:
         [_series(row, metrics) for row in one.rows],
         x={"round": "round", "MB": "MB sent, all users, both ways"},
         y={key: _axis(key, one.config.evaluate_on) for key in metrics},
-        first=SHOWN_FIRST[one.config.score],
+        first=shown_first(one.config.score, records),
     )
 
 

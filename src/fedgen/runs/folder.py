@@ -80,11 +80,11 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
-        """An existing run, to continue it."""
+    def open(cls, path: Path, patience: float = 0) -> "RunFolder":
+        """An existing run, to continue it or to add to it, when nobody else does (or within `patience` seconds)."""
         folder = cls.existing(path)
         try:
-            folder._take()
+            folder._take(patience)
         except OSError as error:
             raise FedgenError(f"folder {path} cannot be written: {error.strerror}") from error
         return folder
@@ -189,8 +189,8 @@ class RunFolder:
         rows = [{**row, **times.get((row["algorithm"], row["seed"]), {})} for row in summary["results"]]
         return {**timing, **summary, "results": rows}
 
-    def _take(self) -> None:
-        self._lock = lock.lock(self.path)
+    def _take(self, patience: float = 0) -> None:
+        self._lock = lock.lock(self.path, patience)
         _remove_left_overs(self.path)  # now that nobody else writes one
 
     def _clear(self) -> None:

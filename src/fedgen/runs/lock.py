@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import socket
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from weakref import WeakValueDictionary
 from fedgen.errors import FedgenError
 
 NAME = "run.lock"  # in the folder, while somebody writes there
+_PAUSE = 0.1  # seconds between attempts
 # Of file systems that have no such locks: a run must be possible there, too.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
@@ -43,9 +45,9 @@ class Lock:
 _held: WeakValueDictionary[tuple[int, Path], Lock] = WeakValueDictionary()
 
 
-def lock(folder: Path) -> Lock:
-    """Take the lock of a folder; where another process holds it, the error says which."""
-    path = folder.resolve() / NAME
+def lock(folder: Path, patience: float = 0) -> Lock:
+    """Take the lock of a folder; where another process holds it after `patience` seconds, the error says which."""
+    path, until = folder.resolve() / NAME, time.monotonic() + patience
     held = _held.get((os.getpid(), path))
     if held is not None:
         return held
@@ -58,6 +60,9 @@ def lock(folder: Path) -> Lock:
         except BlockingIOError:
             holder = _holder(descriptor)
             os.close(descriptor)
+            if time.monotonic() < until:
+                time.sleep(_PAUSE)
+                continue
             raise FedgenError(f"{folder} is in use: {holder} writes there; wait for its end, or stop it") from None
         except BaseException:
             os.close(descriptor)

@@ -66,8 +66,9 @@ class Classifier:
         """What it is, in a line."""
         who = "global model" if self.whose.user is None else f"model of user {self.whose.user}"
         best = ", the best by validation" if self.whose.best else ""
+        rounds = f"{self.round} round{'s' * (self.round != 1)}"
         return (
-            f"<{who} of {self.whose.algorithm}, seed {self.whose.seed}, after {self.round} rounds{best}:"
+            f"<{who} of {self.whose.algorithm}, seed {self.whose.seed}, after {rounds}{best}:"
             f" {self.form.dtype} {self.form.sample} -> {len(self.form.class_names)} classes>"
         )
 

@@ -46,10 +46,12 @@ def labelled(
         return _checked("arrays", x, numbers_of(np.asarray(y).ravel(), form), form)
     own = data is None or (isinstance(data, str) and _is_own(run, data) and label in ("", run.config.label))
     if isinstance(data, str) and data not in DATASETS and not own:
+        if not own_path(data):
+            DATASETS.find(data)  # which says what there is
         found = read_inputs([Path(data).expanduser()], form, label, columns_of(run.config))
         if found.labels is None:
             raise FedgenError(
-                f"{data} has no labels to compare with: an .npz file needs an array y, a CSV file a column of labels"
+                f"{data} has no labels to compare with: an .npz file needs an array y, a table a column of labels"
                 " (--label), a folder of images a folder for each class, named as the run's classes"
             )
         note = _TRAINED_ON if _is_part_of_own(run, data) else ""

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedgen.config import RunConfig
+from fedgen.data.arrow_files import read_arrow_samples
 from fedgen.data.csv_files import read_csv_samples
 from fedgen.data.dataset import DataForm
 from fedgen.data.image_folders import IMAGE_ENDINGS
-from fedgen.data.images import Mode, decode_one, in_folder, pixels_of
+from fedgen.data.images import Images, Mode, decode_one, in_folder, pixels_of
 from fedgen.data.labels import labels_of
 from fedgen.data.npz import read_npz
 from fedgen.data.tables import Columns, dropped, shown_names
@@ -41,7 +42,7 @@ def samples_of(x: Any, form: DataForm) -> NDArray[Any]:
 def read_inputs(paths: Sequence[Path], form: DataForm, label: str = "", columns: Columns = Columns()) -> Inputs:  # noqa: B008 (it is frozen)
     """The samples in these files and folders.
 
-    In a CSV file `label` names the column of labels; `columns` are those of the run's own table, left out if present.
+    In a table `label` names the column of labels; `columns` are those of the run's own table, left out if present.
     """
     parts = [_read(path, form, label, columns) for path in paths]
     labels = [one for part in parts for one in part.labels or ()]
@@ -85,7 +86,9 @@ def _plain(label: Any) -> str:
 
 def _read(path: Path, form: DataForm, label: str, columns: Columns) -> Inputs:
     if not path.exists():
-        raise FedgenError(f"{path} does not exist; give images, a folder of images, or an .npz, .npy or .csv file")
+        raise FedgenError(
+            f"{path} does not exist; give images, a folder of images, or an .npz, .npy, .csv or .parquet file"
+        )
     if path.is_dir():
         return _folder(path, form)
     ending = path.suffix.lower()
@@ -93,9 +96,11 @@ def _read(path: Path, form: DataForm, label: str, columns: Columns) -> Inputs:
         return Inputs([str(path)], _image(path, form)[None])
     if ending in (".npz", ".npy"):
         return _arrays(path, form)
-    if ending in (".csv", ".tsv"):
+    if ending in (".csv", ".tsv", ".parquet", ".arrow"):
         return _table(path, form, label, columns)
-    raise FedgenError(f"{path} is neither an image nor a folder, and no .npz, .npy, .csv or .tsv file")
+    raise FedgenError(
+        f"{path} is neither an image nor a folder, and no .npz, .npy, .csv, .tsv, .parquet or .arrow file"
+    )
 
 
 def _folder(path: Path, form: DataForm) -> Inputs:
@@ -130,17 +135,34 @@ def _arrays(path: Path, form: DataForm) -> Inputs:
 
 
 def _table(path: Path, form: DataForm, label: str, columns: Columns) -> Inputs:
-    """A CSV file with a sample on each line."""
+    """A CSV, Parquet or Arrow file with a sample in each row: its numbers, or an image."""
 
     def choose(names: Sequence[str], named: bool) -> tuple[Sequence[str], str | None]:
         labels = _label_column(path, names if named else (), label, columns.label, form.features)
         return _features(path, names, {labels, columns.user, *columns.drop}, form, named), labels
 
-    x, labels = read_csv_samples(path, choose)
+    def choose_with_images(names: Sequence[str], images: Sequence[str]) -> tuple[Sequence[str], str | None]:
+        left = [name for name in images if name not in columns.drop]
+        if not left or _mode(form) is None:
+            return choose(names, True)
+        if len(left) > 1:
+            raise FedgenError(f"{path} has several columns of images ({', '.join(left)}); leave in the one to predict")
+        return left, _label_column(path, names, label, columns.label, left)
+
+    x: NDArray[np.float64] | list[bytes]
+    if path.suffix.lower() in (".csv", ".tsv"):
+        x, labels = read_csv_samples(path, choose)
+    else:
+        x, labels = read_arrow_samples(path, choose_with_images)
+    names = [f"{path}[{row}]" for row in range(len(x))]
+    if isinstance(x, list):
+        files = dict(zip(names, x, strict=True))
+        images = Images(path, files.__getitem__, str)
+        return Inputs(names, np.stack([_decoded(images, name, form) for name in names]), labels)
     x = x.reshape(-1, *form.sample)
     whole = np.dtype(form.dtype).kind in "iu" and np.all(x == np.round(x))
     samples = samples_of(x.astype(np.int64) if whole else x, form)
-    return Inputs([f"{path}[{row}]" for row in range(len(x))], samples, labels)
+    return Inputs(names, samples, labels)
 
 
 def _features(path: Path, names: Sequence[str], others: set[str | None], form: DataForm, named: bool) -> Sequence[str]:
@@ -155,7 +177,7 @@ def _features(path: Path, names: Sequence[str], others: set[str | None], form: D
     left = [name for name in names if not named or name not in others]
     due = int(np.prod(form.sample))
     if len(left) != due:
-        raise FedgenError(f"{path}: {len(left)} numbers on a line, and a sample of this run has {due}")
+        raise FedgenError(f"{path}: {len(left)} columns of numbers, and a sample of this run has {due}")
     return left
 
 
@@ -172,18 +194,34 @@ def _label_column(path: Path, names: Sequence[str], asked: str, of_run: str, fea
 
 def _image(image: str | Path | Image.Image, form: DataForm) -> NDArray[Any]:
     """An image as a sample: of the run's size, grey or in colour."""
-    channels = (*form.sample, 1)[2] if len(form.sample) in (2, 3) else 0
-    if form.dtype not in ("uint8", "uint16") or channels not in (1, 3) or (form.dtype == "uint16" and channels == 3):
+    if not isinstance(image, Image.Image):
+        path = Path(image)
+        return _decoded(in_folder(path.parent), path.name, form)
+    mode = _checked_mode(form)
+    height, width = form.sample[:2]
+    return pixels_of(image, height, width, mode, f"an image of mode {image.mode}").reshape(form.sample)
+
+
+def _decoded(images: Images, name: str, form: DataForm) -> NDArray[Any]:
+    mode = _checked_mode(form)
+    height, width = form.sample[:2]
+    return decode_one(images, name, height, width, mode).reshape(form.sample)
+
+
+def _checked_mode(form: DataForm) -> Mode:
+    mode = _mode(form)
+    if mode is None:
         raise FedgenError(
             f"this run took samples of {form.dtype} and shape {form.sample}, not images; give arrays of that form"
         )
-    grey: Mode = "I;16" if form.dtype == "uint16" else "L"
-    mode: Mode = grey if channels == 1 else "RGB"
-    height, width = form.sample[:2]
-    if isinstance(image, Image.Image):
-        return pixels_of(image, height, width, mode, f"an image of mode {image.mode}").reshape(form.sample)
-    path = Path(image)
-    return decode_one(in_folder(path.parent), path.name, height, width, mode).reshape(form.sample)
+    return mode
+
+
+def _mode(form: DataForm) -> Mode | None:
+    """What the run's images are, where its samples are images."""
+    channels = (*form.sample, 1)[2] if len(form.sample) in (2, 3) else 0
+    modes: dict[tuple[str, int], Mode] = {("uint8", 1): "L", ("uint8", 3): "RGB", ("uint16", 1): "I;16"}
+    return modes.get((form.dtype, channels))
 
 
 def _shaped(x: NDArray[Any], form: DataForm) -> NDArray[Any]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 from numpy.typing import NDArray
 
 from fedgen.core.contract import Array
@@ -36,10 +37,11 @@ def onnx(model: Classifier, folder: Path) -> list[Path]:
             " with --precision float32"
         )
     try:
-        content = _converted(model, lambda x: raw_logits(model, x), "n")
+        content = _converted(model, lambda x: _traced(model, x)(x), "n")
     except Exception:  # whatever it does not know of a network; what has another cause is raised again
         try:
-            content = _converted(model, _traced(model), 1)
+            # Traced ahead: the converter replaces Flax's layers while it traces by itself.
+            content = _converted(model, _traced(model, np.empty((1, *model.form.sample), model.form.dtype)), 1)
         except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FedgenError(f"jax2onnx cannot convert this network ({reason}); export it to stablehlo") from error
@@ -49,11 +51,15 @@ def onnx(model: Classifier, folder: Path) -> list[Path]:
     return [path]
 
 
-def _traced(model: Classifier) -> Callable[[Array], Array]:
-    """The network for one sample as JAX traces it: the converter replaces Flax's layers while it traces by itself."""
-    sample = jax.ShapeDtypeStruct((1, *model.form.sample), model.form.dtype)
-    traced = jaxpr_as_fun(jax.make_jaxpr(lambda x: raw_logits(model, x))(sample))
-    return lambda x: traced(x)[0]
+def _traced(model: Classifier, like: Any) -> Callable[[Array], Array]:
+    """The network as JAX traces it for samples like these, without what the logits do not depend on.
+
+    A prediction makes no use of the key that Equinox's layers get, and the converter knows no random numbers.
+    """
+    traced = jax.make_jaxpr(lambda x: raw_logits(model, x))(jax.ShapeDtypeStruct(like.shape, like.dtype))
+    needed, _ = dce_jaxpr(traced.jaxpr, [True], instantiate=True)
+    run = jaxpr_as_fun(ClosedJaxpr(needed, traced.consts))
+    return lambda x: run(x)[0]
 
 
 def _converted(model: Classifier, logits: Callable[[Array], Array], samples: Any) -> bytes:
