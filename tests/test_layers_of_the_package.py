@@ -21,6 +21,7 @@ ORDER = [
     {"demo", "grid", "report"},
     {"sweeps"},
     {"paper", "bench", "use"},
+    {"full_report"},
     {"library"},
     {"cli"},
 ]

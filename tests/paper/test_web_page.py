@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.errors import FedgenError
-from fedgen.paper.report import collect
+from fedgen.full_report import collect
 from fedgen.paper.results import all_results, write_results
 from fedgen.paper.spec import experiments
 from fedgen.report.chart_files import save_charts

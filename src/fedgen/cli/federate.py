@@ -55,7 +55,7 @@ def demo(
     from fedgen.demo.demo import RUN, demonstrate
     from fedgen.federate.deploy.folders import new_folder
     from fedgen.federate.settings import ServerSettings
-    from fedgen.paper.report import write_report
+    from fedgen.full_report import write_report
     from fedgen.report.figures import learning_curves
     from fedgen.runs.division import load_dataset
     from fedgen.runs.folder import RunFolder

@@ -62,7 +62,7 @@ def remove_site(folders: Folders, name: str) -> None:
             " another site first, or lower it"
         )
     folders.public_key(name).unlink(missing_ok=True)  # first: from now on the gate refuses it
-    set_values(folders.server / "server.toml", after="sites", removed=[*settings.removed, name])
+    set_values(folders.server / "server.toml", removed=[*settings.removed, name])
 
 
 def rotate_key(folders: Folders, name: str, public_key: Path | None = None) -> Path | None:
