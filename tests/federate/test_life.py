@@ -29,8 +29,9 @@ from fedgen.federate.deploy.init import begin
 from fedgen.federate.deploy.keys import make_authority, public_keys
 from fedgen.federate.deploy.processes import free_port
 from fedgen.federate.journal import GATE_JOURNAL, Journal
+from fedgen.federate.schema import ServerSettings, TaskSettings
 from fedgen.federate.server.status import Status
-from fedgen.federate.settings import NOT_DIVIDED, ServerSettings, TaskSettings
+from fedgen.federate.settings import NOT_DIVIDED
 from fedgen.federate.site import doctor
 from fedgen.federate.site.doctor import Finding, examine
 from helpers import blobs

@@ -10,7 +10,7 @@ from fedgen.federate.deploy.folders import Folders, write_site, write_site_keys
 from fedgen.federate.deploy.record import read_deployment
 from fedgen.federate.deploy.scripts import write_site_script
 from fedgen.federate.deploy.site_folder import write_site_rest
-from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
+from fedgen.federate.schema import ServerSettings, SiteSettings, read_settings
 from fedgen.files import read_text, write_whole
 
 

@@ -15,7 +15,8 @@ from fedgen.core.contract import Array, Tree
 from fedgen.core.recipe import Shard
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.plan import Plan
-from fedgen.federate.settings import AppSettings, SiteSettings, read_settings
+from fedgen.federate.schema import SiteSettings, read_settings
+from fedgen.federate.settings import AppSettings
 from fedgen.federate.site.data import load_site_data
 from fedgen.federate.wire import InvalidMessageError
 from fedgen.runs.checkpoint import load_tree, read_about, save_tree
