@@ -2,7 +2,7 @@
 
     python examples/kills.py --kills 500
 
-Sites are those of soak.py, each a process of its own. A kill (SIGKILL) hits a site, the server app, SuperLink or the
+Sites are those of soak.py, each its own process. A kill (SIGKILL) hits a site, the server app, SuperLink or the
 gate, and what was killed is started again, as systemd or an operator would. All sites are needed in each round, so that
 the undisturbed model is known: it is computed here, without any process. The run goes on until all kills are done.
 """

@@ -15,7 +15,7 @@ def from_equinox(module: Module, predictor: str | Module | None = None, *, sampl
 
     `module` is a module, a pair (module, state) as `eqx.nn.make_with_state` gives it, or a function that makes either
     of a random key, so that each seed starts with other parameters. Its `predictor` is the part from the layer of that
-    name on ("head", "layers.2"): by default the last layer that has parameters. It can also be a module of its own that
+    name on ("head", "layers.2"): by default the last layer that has parameters. It can also be a separate module that
     takes what `module` gives. `sample` is one sample, or the shape of one where they are of floating-point numbers.
 
     >>> import equinox as eqx, fedgen

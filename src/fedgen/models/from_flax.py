@@ -17,7 +17,7 @@ def from_flax(module: Module, predictor: str | Module | None = None, *, sample: 
 
     `module` is a linen module, an nnx module, or a function that makes an nnx module of a random key, so that each seed
     starts with other parameters. Its `predictor` is the part from the layer of that name on ("head", "blocks.2"): by
-    default the last layer that has parameters. It can also be a module of its own that takes what `module` gives.
+    default the last layer that has parameters. It can also be a separate module that takes what `module` gives.
     `sample` is one sample, or the shape of one where they are of floating-point numbers.
 
     >>> import flax.linen as nn, fedgen

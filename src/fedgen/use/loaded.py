@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def load(path: str | Path, *, model: Model | None = None, data: Dataset | None = None) -> "Run":
     """The run in a folder: its configuration, its numbers and its trained models.
 
-    `model` is the network of a run that was made with one of its own (`fedgen.simulate(model=...)`); `data` the
+    `model` is the network of a run that was made with a given one (`fedgen.simulate(model=...)`); `data` the
     dataset, which only folders of earlier versions need.
     """
     folder = RunFolder(Path(path))
@@ -171,7 +171,7 @@ def _checked_model(config: RunConfig, model: Model | None, path: Path) -> Model 
         return model
     if config.model == "own":
         raise FedgenError(
-            f"{path} was made with a network of its own, which its folder does not hold; give it:"
+            f"{path} was made with a network given as an object, which its folder does not hold; give it:"
             f" fedgen.load('{path}', model=...)"
         )
     _check_origin(config, "model", config.model, MODELS)

@@ -100,7 +100,7 @@ def _own_key(folders: Folders, path: Path) -> bytes:
     pem = keys.as_pem(public, path)
     for name, other in keys.public_keys(folders.server / "keys").items():
         if other == pem:
-            raise FedgenError(f"{path} is the key that {name} has already; every site needs one of its own")
+            raise FedgenError(f"{path} is the key that {name} has already; every site needs its own")
     return public
 
 
