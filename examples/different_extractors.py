@@ -21,7 +21,7 @@ from fedgen.demo.demo import follow, start_all
 from fedgen.federate.deploy.folders import write_site
 from fedgen.federate.deploy.init import begin
 from fedgen.federate.deploy.processes import free_port, processes_of
-from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings
+from fedgen.federate.schema import ServerSettings, SiteSettings, TaskSettings
 
 CLASSES, LATENT = 4, 16
 SITES: dict[str, dict[str, Any]] = {

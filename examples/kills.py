@@ -2,7 +2,7 @@
 
     python examples/kills.py --kills 500
 
-Sites are those of soak.py, each a process of its own. A kill (SIGKILL) hits a site, the server app, SuperLink or the
+Sites are those of soak.py, each its own process. A kill (SIGKILL) hits a site, the server app, SuperLink or the
 gate, and what was killed is started again, as systemd or an operator would. All sites are needed in each round, so that
 the undisturbed model is known: it is computed here, without any process. The run goes on until all kills are done.
 """
@@ -34,7 +34,7 @@ from fedgen.federate.deploy.process_tree import is_running, kill, process_tree
 from fedgen.federate.deploy.processes import Processes, processes_of
 from fedgen.federate.journal import read_journal
 from fedgen.federate.plan import Plan
-from fedgen.federate.settings import ServerSettings
+from fedgen.federate.schema import ServerSettings
 from fedgen.runs.checkpoint import load_tree
 from fedgen.runs.cohort import draw_cohort
 from fedgen.simulator.setup import Setup

@@ -52,7 +52,7 @@ from fedgen.federate.deploy.process_tree import process_tree
 from fedgen.federate.deploy.processes import Processes, processes_of
 from fedgen.federate.journal import read_journal
 from fedgen.federate.plan import Plan
-from fedgen.federate.settings import ServerSettings
+from fedgen.federate.schema import ServerSettings
 from fedgen.runs.checkpoint import load_tree
 from fedgen.simulator.setup import Setup, prepare
 

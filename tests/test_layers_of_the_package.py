@@ -25,6 +25,7 @@ ORDER = [
     {"demo", "grid", "report"},
     {"sweeps"},
     {"paper", "bench", "use"},
+    {"full_report"},
     {"library"},
     {"cli"},
 ]
@@ -60,7 +61,7 @@ def _may_import(name: str, other: str) -> bool:
     return LEVEL[other] <= LEVEL[name] and (name == other or {name, other} not in APART)
 
 
-# The benchmark compares with Flower's own simulation. It runs this file in a process of its own, as it runs the other
+# The benchmark compares with Flower's own simulation. It runs this file in a separate process, as it runs the other
 # systems that it compares with: nothing of FedGen imports it, and nothing of it takes part in a federation.
 FLOWER_AS_A_PEER = "bench/peers/flower_simulation.py"
 

@@ -12,8 +12,8 @@ from fedgen.config import RunConfig, resolve
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.files import read_text
+from fedgen.full_report import write_report
 from fedgen.given import given
-from fedgen.paper.report import write_report
 from fedgen.report.figures import learning_curves
 from fedgen.report.progress import RunBars
 from fedgen.report.runs import results_so_far

@@ -1,4 +1,4 @@
-"""A client in a process of its own: it has the configurations, its own data and the broadcasts, and nothing else."""
+"""A client in a separate process: it has the configurations, its own data and the broadcasts, and nothing else."""
 
 import json
 import sys

@@ -28,8 +28,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedgen.core.trees import named
 from fedgen.federate import wire
 from fedgen.federate.gate.objects import InvalidObjectError, examine_object, get_object_id, inflated_size
+from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.checks import checked_update
-from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import InvalidMessageError
 
 INTERESTING = (b"\x00", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\xff", b"\x00" * 8, b"{}", b"[", b"'", b"nan", b"-1")

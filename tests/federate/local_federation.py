@@ -8,8 +8,8 @@ from local_grid import LocalGrid, Tamper
 from fedgen.demo.divide import deal_out, needs_proxy
 from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.journal import Journal
+from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.server import Server
-from fedgen.federate.settings import ServerSettings
 from fedgen.simulator.setup import Setup
 
 

@@ -10,7 +10,7 @@ from fedgen.demo.demo import write_federation
 from fedgen.federate.deploy.folders import Folders, new_folder
 from fedgen.federate.deploy.processes import Processes, processes_of
 from fedgen.federate.journal import read_journal
-from fedgen.federate.settings import ServerSettings
+from fedgen.federate.schema import ServerSettings
 
 Event = dict[str, Any]
 PATIENCE = 1200.0  # seconds for anything that must happen; a test that meets it fails

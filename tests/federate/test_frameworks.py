@@ -15,7 +15,8 @@ from fedgen.core.trees import named
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy.folders import Folders, write_app
 from fedgen.federate.plan import Plan
-from fedgen.federate.settings import AppSettings, TaskSettings
+from fedgen.federate.schema import TaskSettings
+from fedgen.federate.settings import AppSettings
 from helpers import small_config
 
 NETWORKS = Path(__file__).parents[2] / "examples/site_networks"

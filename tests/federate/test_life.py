@@ -29,8 +29,9 @@ from fedgen.federate.deploy.init import begin
 from fedgen.federate.deploy.keys import make_authority, public_keys
 from fedgen.federate.deploy.processes import free_port
 from fedgen.federate.journal import GATE_JOURNAL, Journal
+from fedgen.federate.schema import ServerSettings, TaskSettings
 from fedgen.federate.server.status import Status
-from fedgen.federate.settings import NOT_DIVIDED, ServerSettings, TaskSettings
+from fedgen.federate.settings import NOT_DIVIDED
 from fedgen.federate.site import doctor
 from fedgen.federate.site.doctor import Finding, examine
 from helpers import blobs
@@ -182,10 +183,13 @@ def test_only_what_is_asked_for_is_changed_in_a_file(tmp_path: Path) -> None:
     set_values(file, a=["b", "d"], n=3)
     assert tomllib.loads(file.read_text()) == {"a": ["b", "d"], "n": 3, "t": {"n": 2}}
     assert "# x\n" in file.read_text() and "# two" in file.read_text()  # noqa: PT018
-    set_values(file, after="a", new=[])
-    assert tomllib.loads(file.read_text())["new"] == []
-    file.write_text('"a" = 1\n')
-    with pytest.raises(FedgenError, match="write into it yourself: a = 2"):
+    set_values(file, new=[])
+    assert tomllib.loads(file.read_text()) == {"a": ["b", "d"], "n": 3, "t": {"n": 2}, "new": []}
+    file.write_text('"a" = 1 # one\n')
+    set_values(file, a=2)
+    assert file.read_text() == '"a" = 2 # one\n'
+    file.write_text("a = \n")
+    with pytest.raises(FedgenError, match="cannot be read"):
         set_values(file, a=2)
 
 

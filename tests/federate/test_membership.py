@@ -14,9 +14,9 @@ from fedgen.core.contract import Task
 from fedgen.federate.deploy.folders import Folders, write_server, write_site
 from fedgen.federate.journal import Journal, read_journal
 from fedgen.federate.plan import Plan
+from fedgen.federate.schema import ServerSettings, SiteSettings, read_settings
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.server import Server, as_begun
-from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
 from fedgen.federate.site.site import Site
 from helpers import each, small_config, small_setup
 

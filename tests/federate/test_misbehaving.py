@@ -16,8 +16,8 @@ from fedgen.core.trees import nbytes
 from fedgen.federate import wire
 from fedgen.federate.journal import read_journal
 from fedgen.federate.plan import Plan
+from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.checks import _check_variances, checked_score, checked_update
-from fedgen.federate.settings import ServerSettings
 from fedgen.federate.wire import InvalidMessageError
 from helpers import same_bits, small_setup
 

@@ -9,7 +9,7 @@ from real import running, server_events, site_events, training, until, write
 
 from fedgen.federate.deploy.folders import write_site
 from fedgen.federate.deploy.processes import Processes
-from fedgen.federate.settings import SiteSettings
+from fedgen.federate.schema import SiteSettings
 from helpers import small_data, small_setup
 
 # The model of a site: another width at each site, and misbehaviour on demand.

@@ -13,7 +13,7 @@ from fedgen.federate.deploy.folders import write_app, write_server
 from fedgen.federate.deploy.processes import Processes
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
 from fedgen.federate.plan import Plan
-from fedgen.federate.settings import ServerSettings, TaskSettings, read_settings
+from fedgen.federate.schema import ServerSettings, TaskSettings, read_settings
 from fedgen.runs.checkpoint import load_tree
 from fedgen.runs.cohort import draw_cohort
 from fedgen.runs.division import load_dataset

@@ -19,7 +19,7 @@ from fedgen.federate.deploy.keys import make_site_keys
 from fedgen.federate.deploy.processes import Processes
 from fedgen.federate.deploy.scripts import Endpoints, write_scripts
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
-from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
+from fedgen.federate.schema import ServerSettings, SiteSettings, read_settings
 from helpers import small_data, small_setup
 
 

@@ -9,7 +9,7 @@ from test_real_resume import EXTRACTOR
 from fedgen.demo.compare import differences
 from fedgen.federate.deploy.folders import write_site
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
-from fedgen.federate.settings import SiteSettings
+from fedgen.federate.schema import SiteSettings
 from helpers import small_data, small_setup
 
 

@@ -25,11 +25,11 @@ from fedgen.federate.deploy.folders import Folders, write_server
 from fedgen.federate.deploy.keys import make_site_keys
 from fedgen.federate.journal import Journal, read_journal
 from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
+from fedgen.federate.schema import ServerSettings, read_settings
 from fedgen.federate.server import exchange, replies
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.roster import Roster
 from fedgen.federate.server.server import Server
-from fedgen.federate.settings import ServerSettings, read_settings
 from fedgen.federate.site.site import Site
 from fedgen.federate.wire import InvalidMessageError
 from fedgen.files import write_whole

@@ -13,7 +13,7 @@ from data_files import write_class_folders
 from fedgen.cli.main import main
 from fedgen.core.trees import named
 from fedgen.errors import FedgenError
-from fedgen.federate.settings import SiteSettings, TaskSettings
+from fedgen.federate.schema import SiteSettings, TaskSettings
 from fedgen.federate.site.data import SiteData, load_site_data
 from fedgen.runs.checkpoint import load_tree
 from helpers import play, small_setup

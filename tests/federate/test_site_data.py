@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedgen.errors import FedgenError
-from fedgen.federate.settings import SiteSettings, TaskSettings, read_settings
+from fedgen.federate.schema import SiteSettings, TaskSettings, read_settings
 from fedgen.federate.site.data import load_site_data
 
 TASK = TaskSettings(classes=10, sample=(8, 8, 1))

@@ -17,7 +17,7 @@ from fedgen.federate.deploy.processes import _environment, free_port
 from fedgen.federate.deploy.scripts import Endpoints, write_scripts
 from fedgen.federate.flower import OPENS_INTERFACES
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
-from fedgen.federate.settings import ServerSettings
+from fedgen.federate.schema import ServerSettings
 
 PATIENCE = 600.0
 # In SuperLink's place: says what it was given and waits to be stopped.

@@ -15,7 +15,8 @@ import fedgen
 from fedgen.config import resolve
 from fedgen.errors import FedgenError
 from fedgen.federate.plan import Plan
-from fedgen.federate.settings import TaskSettings, task_of_settings
+from fedgen.federate.schema import TaskSettings
+from fedgen.federate.settings import task_of_settings
 from fedgen.models.adapt import as_model
 from fedgen.models.check import check_model
 from fedgen.simulator.setup import prepare

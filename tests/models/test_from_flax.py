@@ -270,7 +270,7 @@ class Late(nn.Module):
         (Twice(), "shared", (16,), "calls a layer 'shared' 2 times"),
         (Twice(), "side", (16,), "from layer 'side' on also uses what comes before"),
         (Twice(), "hat", (16,), "calls a layer 'hat' 0 times.* its layers with parameters are .*head"),
-        (Late(), "hidden", (16,), "has state of its own, 'batch_stats/norm/mean'; split .* after its last BatchNorm"),
+        (Late(), "hidden", (16,), "has state, 'batch_stats/norm/mean'; split .* after its last BatchNorm"),
         (Late(norm=False), "hidden", (16,), "draws at random in training; split the network after its last dropout"),
         (Late(), None, (16, 16), r"what layer 'head' gets is an array of shape \(2, 16, 5\) of float32 for 2 samples"),
         (Linen(), None, (16,), r"the Flax network Linen does not take samples of shape \(16,\) of float32: "),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.errors import FedgenError
-from fedgen.paper.report import collect
+from fedgen.full_report import collect
 from fedgen.paper.results import all_results, write_results
 from fedgen.paper.spec import experiments
 from fedgen.report.chart_files import save_charts
@@ -26,7 +26,7 @@ def test_each_view_shows_the_numbers_of_the_file(tmp_path: Path) -> None:
     table = reproduce(tmp_path, "overview")
     section = _section(tmp_path)
     views = {view.title: view for view in section.tables}
-    assert list(views) == ["Ours, the published beneath", "Paired difference to FedAvg", "The authors' metric"]
+    assert list(views) == ["Reproduced, the published below", "Paired difference to FedAvg", "The authors' metric"]
     for title, view in views.items():
         assert [column.title for column in view.columns[1:]] == [column["label"] for column in table["columns"]]
         for row, cells in zip(table["rows"], view.rows, strict=True):
@@ -37,7 +37,7 @@ def test_each_view_shows_the_numbers_of_the_file(tmp_path: Path) -> None:
                     expected = entry["difference"]["mean"] if "difference" in entry else None
                     assert cell.value == expected
                     continue
-                ours = entry if title.startswith("Ours") else entry["metrics"]["authors"]
+                ours = entry if title.startswith("Reproduced") else entry["metrics"]["authors"]
                 assert (cell.value, cell.std) == (ours["mean"], ours["std"])
                 assert cell.published.value == entry["published"]["mean"]
                 assert cell.difference.value == ours["mean"] - entry["published"]["mean"]
@@ -46,7 +46,7 @@ def test_each_view_shows_the_numbers_of_the_file(tmp_path: Path) -> None:
                 coloured = below[1].tone in ("perhaps-better", "perhaps-worse")
                 alike = title == "The authors' metric" and row["name"].startswith("mnist")
                 assert coloured is alike, "only what is of one metric, and of the same data, is better or worse"
-    assert "metric" in views["Ours, the published beneath"].note, "the published are by another, and that is said"
+    assert "metric" in views["Reproduced, the published below"].note, "the published are by another, and that is said"
 
 
 def test_what_is_missing_failed_or_quick_is_said(tmp_path: Path) -> None:

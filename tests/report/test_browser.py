@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from browser import SCHEMES, SIZES, chromium, serious_findings
-from fedgen.paper.report import write_report
+from fedgen.full_report import write_report
 from reproduction_folder import prototype_table, reproduce
 from run_folders import records_of, run_folder, summary_of
 

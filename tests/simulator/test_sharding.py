@@ -1,6 +1,7 @@
 """One device or several, one process or two, all clients at once or in slices: the same run."""
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -25,10 +26,9 @@ ALGORITHM = "fedgen"  # with partial sharing: users' states, the generator and t
 
 def _together(*commands: list[str]) -> list[str]:
     """What processes print that run at the same time; all must succeed."""
-    processes = [
-        subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for command in commands
-    ]
+    environment = {**os.environ, "XLA_FLAGS": ""}  # the same bits on any number of devices need XLA's usual emitters
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    processes = [subprocess.Popen([sys.executable, *command], **pipes) for command in commands]
     try:
         said = [process.communicate() for process in processes]
     finally:

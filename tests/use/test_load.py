@@ -194,7 +194,7 @@ def _own_model() -> fedgen.Model:
 def test_a_network_of_ones_own_is_given_again(tmp_path: Path) -> None:
     settings = {"users": 4, "active": 2, "rounds": 2, "local_steps": 1, "alpha": 1.0, "eval_every": 1}
     result = fedgen.simulate("fedavg", data=named_data(), model=_own_model(), out=tmp_path / "run", **settings)
-    with pytest.raises(FedgenError, match=r"network of its own.*model=\.\.\."):
+    with pytest.raises(FedgenError, match=r"network given as an object.*model=\.\.\."):
         fedgen.load(tmp_path / "run").model()
     model = fedgen.load(tmp_path / "run", model=_own_model()).model()
     x = named_data().x_test

@@ -148,7 +148,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 def run_bench(parts: Sequence[str], quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     """Everything that was measured, ready for JSON.
 
-    Each part has a process of its own: what one leaves behind cannot slow down another, and a compiler that aborts
+    Each part has its own process: what one leaves behind cannot slow down another, and a compiler that aborts
     takes no other result with it.
     """
     with tempfile.TemporaryDirectory(prefix="fedgen-bench-") as folder:

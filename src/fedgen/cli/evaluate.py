@@ -1,18 +1,13 @@
 """The command `fedgen evaluate`."""
 
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from fedgen.cli.chosen import AlgorithmOption, BestOption, RunArgument, SeedOption, UserOption
 from fedgen.cli.console import console_for_output
 from fedgen.errors import FedgenError
-
-if TYPE_CHECKING:
-    from fedgen.use.metrics import Scores
 
 console = console_for_output(markup=False)
 MOST_CLASSES = 40  # shown one by one
@@ -38,9 +33,11 @@ def evaluate(
     import json
     from dataclasses import asdict
 
-    from fedgen.paper.report import write_report
+    from fedgen.full_report import write_report
+    from fedgen.report.evaluations import by_class, overall
+    from fedgen.report.terminal import terminal
     from fedgen.runs.folder import RunFolder
-    from fedgen.use.evaluation import Part, keep, labelled
+    from fedgen.use.evaluation import Part, entry_of, keep, labelled
     from fedgen.use.evaluation import evaluate as measure
     from fedgen.use.loaded import load
 
@@ -56,9 +53,10 @@ def evaluate(
     if json_:
         console.print(json.dumps(asdict(scores)), soft_wrap=True)
     else:
-        console.print(_overall(f"{str(model).strip('<>')}, on {data.name}", scores))
+        entry = entry_of(model, data, scores)
+        console.print(*terminal(overall([entry]), console.width, f"{str(model).strip('<>')}, on {data.name}"))
         if len(scores.classes) <= MOST_CLASSES:
-            console.print(_by_class(scores))
+            console.print(*terminal(by_class(entry), console.width))
         else:
             console.print(f"{len(scores.classes)} classes: their numbers are in evaluation.json")
     with RunFolder.open(run, patience=PATIENCE) as folder:  # after the numbers: they are there even if it is in use
@@ -68,36 +66,3 @@ def evaluate(
         return
     shown = ", ".join(str(figure.relative_to(run)) for figure in figures if figure.suffix == ".png")
     console.print(f"In {run}: evaluation.json, report.html, {shown}", soft_wrap=True)
-
-
-def _overall(title: str, scores: "Scores") -> Table:
-    grid = Table(title=Text(title), title_justify="left")
-    numbers = {
-        "samples": f"{scores.samples:,}",
-        "accuracy, %": _shown(scores.accuracy),
-        "F1, % (mean over classes)": _shown(scores.f1),
-        "AUC (mean over classes)": _shown(scores.auc, 4),
-        "calibration error (ECE), %": _shown(scores.ece),
-    }
-    for heading in numbers:
-        grid.add_column(heading, justify="right")
-    grid.add_row(*numbers.values())
-    return grid
-
-
-def _by_class(scores: "Scores") -> Table:
-    grid = Table()
-    grid.add_column("class")
-    for heading in ("samples", "precision, %", "recall, %", "F1, %", "AUC", "most often taken for"):
-        grid.add_column(heading, justify="right")
-    for label, one in enumerate(scores.classes):
-        row = [count if other != label else 0 for other, count in enumerate(scores.confusion[label])]
-        worst = max(range(len(row)), key=row.__getitem__)
-        confused = f"{scores.classes[worst].name} ({row[worst]})" if row[worst] else ""
-        numbers = [_shown(one.precision), _shown(one.recall), _shown(one.f1), _shown(one.auc, 4), confused]
-        grid.add_row(Text(one.name), f"{one.samples:,}", *map(Text, numbers))
-    return grid
-
-
-def _shown(value: Any, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 from rich.console import Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -16,9 +18,10 @@ from fedgen.cli import federate_life
 from fedgen.cli.console import console_for_output
 from fedgen.cli.flower import flower_is_installed
 from fedgen.cli.interrupts import raise_again
-from fedgen.cli.settings import takes_settings
+from fedgen.cli.settings import choices, takes_settings
 from fedgen.config import checked, parse_setting, resolve
 from fedgen.errors import FedgenError
+from fedgen.federate.schema import ServerSettings, TaskSettings
 from fedgen.registry import is_address
 
 app = typer.Typer(
@@ -26,6 +29,12 @@ app = typer.Typer(
 )
 console = console_for_output(markup=False)
 AGREEMENT = 1e-5  # relative, over the first rounds; later ones drift as rounding differs
+
+
+def _help(schema: type[BaseModel], name: str) -> str:
+    """What the schema of a federation's files says of a setting, as an option's help."""
+    text = schema.model_fields[name].description or ""
+    return escape(f"{text[:1].upper()}{text[1:]}.")
 
 
 @app.command()
@@ -39,9 +48,9 @@ def demo(
     given: dict[str, Any],
     sites: Annotated[int, typer.Option(min=2, help="How many sites there are.")] = 4,
     tls: Annotated[bool, typer.Option(help="Encrypt, and let in only sites whose key is registered.")] = True,
-    min_sites: Annotated[int, typer.Option(min=1, help="A round with fewer good updates does not count.")] = 2,
-    round_timeout: Annotated[float, typer.Option(help="Seconds that sites have for a round.")] = 300.0,
-    strikes: Annotated[int, typer.Option(min=1, help="Refused messages after which a site is excluded.")] = 3,
+    min_sites: Annotated[int, typer.Option(min=1, help=_help(ServerSettings, "min_sites"))] = 2,
+    round_timeout: Annotated[float, typer.Option(help=_help(ServerSettings, "round_timeout"))] = 300.0,
+    strikes: Annotated[int, typer.Option(min=1, help=_help(ServerSettings, "strikes"))] = 3,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the algorithm, the model, the dataset or the partition: fedgen.beta=1, model.latent=16 (docs/settings.md). Give it several times for several.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder. Default: federation-DATE-TIME in runs.")] = None,
 ) -> None:  # fmt: skip
@@ -53,8 +62,7 @@ def demo(
     flower_is_installed()
     from fedgen.demo.demo import RUN, demonstrate
     from fedgen.federate.deploy.folders import new_folder
-    from fedgen.federate.settings import ServerSettings
-    from fedgen.paper.report import write_report
+    from fedgen.full_report import write_report
     from fedgen.report.figures import learning_curves
     from fedgen.runs.division import load_dataset
     from fedgen.runs.folder import RunFolder
@@ -122,22 +130,22 @@ def init(
     host: Annotated[str | None, typer.Option(help="The name or address under which the sites reach the server. Needed.")] = None,
     classes: Annotated[str | None, typer.Option(help="How many labels there are, or their names: cat,dog,emu. Needed.")] = None,
     sample: Annotated[str | None, typer.Option(help="The shape of one sample, as 28,28,1. Needed.")] = None,
-    dtype: Annotated[str, typer.Option(help="uint8, uint16, float32 or int32: how samples are stored.")] = "uint8",
-    scale: Annotated[str, typer.Option(help="signed: bytes and numbers of 16 bits become -1 to 1; unit: 0 to 1.")] = "signed",
-    max_value: Annotated[int, typer.Option(min=0, max=65535, help="The stored value of white; needed with uint16: 4095 for 12 bits.")] = 0,
+    dtype: Annotated[str, typer.Option(metavar="|".join(choices(TaskSettings.model_fields["dtype"].annotation)), help=_help(TaskSettings, "dtype"))] = "uint8",
+    scale: Annotated[str, typer.Option(help=_help(TaskSettings, "scale"))] = "signed",
+    max_value: Annotated[int, typer.Option(min=0, max=65535, help=_help(TaskSettings, "max_value"))] = 0,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port that sites connect to.")] = 8000,
     bind: Annotated[str, typer.Option(help="The address on which the server's gate listens for sites.")] = "0.0.0.0",
     superlink_port: Annotated[int, typer.Option(min=1, max=65535, help="SuperLink's port on the server's loopback interface.")] = 8001,
-    min_sites: Annotated[int, typer.Option(min=1, help="A round with fewer good updates does not count.")] = 2,
-    round_timeout: Annotated[float, typer.Option(help="Seconds that sites have for a round.")] = 600.0,
-    strikes: Annotated[int, typer.Option(min=1, help="Refused messages after which a site is excluded.")] = 3,
+    min_sites: Annotated[int, typer.Option(min=1, help=_help(ServerSettings, "min_sites"))] = 2,
+    round_timeout: Annotated[float, typer.Option(help=_help(ServerSettings, "round_timeout"))] = 600.0,
+    strikes: Annotated[int, typer.Option(min=1, help=_help(ServerSettings, "strikes"))] = 3,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the algorithm or the model: fedgen.beta=1, model.latent=16 (docs/settings.md). Give it several times for several.")] = None,
 ) -> None:  # fmt: skip
     """Write what a real federation needs: an app for Flower, a server's folder, and a folder with keys for each site."""
     flower_is_installed()
     from fedgen.federate.deploy.init import begin
     from fedgen.federate.plan import Plan
-    from fedgen.federate.settings import NOT_DIVIDED, ServerSettings, TaskSettings, check_config, task_of_settings
+    from fedgen.federate.settings import NOT_DIVIDED, check_config, task_of_settings
 
     raise_again()
     needed = {"--site": site, "--host": host, "--classes": classes, "--sample": sample}

@@ -23,7 +23,7 @@ def report(
     reproduce`). The page needs nothing but itself: no network, no other file. Runs that may not be compared (another
     dataset, preset, metric ...) get separate tables.
     """
-    from fedgen.paper.report import write_report
+    from fedgen.full_report import write_report
     from fedgen.report.chart_files import save_charts
 
     raise_again()

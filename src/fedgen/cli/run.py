@@ -43,7 +43,7 @@ def run(
     Exit codes: 0, the run has ended; 2, a mistake in the input; 3, every algorithm diverged, so that there is no score;
     130, interrupted.
     """
-    from fedgen.paper.report import write_report
+    from fedgen.full_report import write_report
     from fedgen.report.comparison import comparison
     from fedgen.report.figures import learning_curves
     from fedgen.runs.folder import FollowedFolder, RunFolder

@@ -18,7 +18,7 @@ def checked_names(names: Iterable[Any], classes: int, place: str) -> tuple[str, 
         raise FedgenError(f"{place}: there are {len(named)} class names for {classes} classes; each needs one")
     if len(set(named)) < len(named):
         twice = next(name for name in named if named.count(name) > 1)
-        raise FedgenError(f"{place}: two classes are called '{twice}'; give each a name of its own")
+        raise FedgenError(f"{place}: two classes are called '{twice}'; give each another name")
     return named
 
 

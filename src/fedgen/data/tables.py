@@ -57,7 +57,7 @@ def check_names(names: Sequence[str], place: Path) -> None:
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
-        raise FedgenError(f"{place} has two columns '{twice}'; give each a name of its own")
+        raise FedgenError(f"{place} has two columns '{twice}'; give each another name")
 
 
 def shown_names(names: Sequence[str]) -> str:

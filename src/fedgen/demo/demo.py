@@ -12,7 +12,7 @@ from fedgen.federate.deploy.folders import Folders, write_connection, write_keys
 from fedgen.federate.deploy.processes import Processes, free_port, processes_of
 from fedgen.federate.deploy.scripts import Endpoints, write_scripts
 from fedgen.federate.journal import read_journal
-from fedgen.federate.settings import ServerSettings
+from fedgen.federate.schema import ServerSettings
 from fedgen.simulator.setup import Setup
 
 RUN = "run"

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.federate.deploy.folders import Folders, write_app, write_server, write_site
-from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings
+from fedgen.federate.schema import ServerSettings, SiteSettings, TaskSettings
 from fedgen.files import replacing
 from fedgen.simulator.setup import Setup
 

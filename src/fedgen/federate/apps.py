@@ -13,8 +13,8 @@ from fedgen.compiled import use_compilation_cache
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
 from fedgen.federate.journal import Journal
+from fedgen.federate.schema import SiteSettings, read_settings
 from fedgen.federate.server.server import Server
-from fedgen.federate.settings import SiteSettings, read_settings
 from fedgen.federate.site.site import Site
 from fedgen.federate.wire import InvalidMessageError
 

@@ -53,7 +53,7 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
             return call(*arguments, **named)
 
         variables = unflatten_dict({**numbers.constants, **parameters, **state}, sep="/")
-        # Whatever a module draws with ("dropout", or a name of its own), linen takes this key where there is no other.
+        # Whatever a module draws with ("dropout", or any other name), linen takes this key where there is no other.
         options = {"rngs": {"params": key}, "mutable": changing} if train else {"mutable": False}
         with nn.intercept_methods(intercept):
             result = module.apply(variables, x, **mode_arguments(module.__call__, train), **options)

@@ -16,8 +16,8 @@ def from_equinox(module: Module, predictor: str | Module | None = None, *, sampl
     Args:
         module: A module that takes one sample, a pair (module, state) as `eqx.nn.make_with_state` gives it, or a
             function that makes either of a random key, so that each seed starts with other parameters.
-        predictor: The name of the layer from which on the predictor begins (`"head"`, `"blocks.2"`); or a module of its
-            own that takes what `module` gives. Default: the last layer that has parameters.
+        predictor: The name of the layer from which on the predictor begins (`"head"`, `"blocks.2"`); or a separate
+            module that takes what `module` gives. Default: the last layer that has parameters.
         sample: One sample, or the shape of one where they are of floating-point numbers.
 
     Returns:

@@ -18,8 +18,8 @@ def from_flax(module: Module, predictor: str | Module | None = None, *, sample: 
     Args:
         module: A linen module, an nnx module, or a function that makes an nnx module of a random key, so that each seed
             starts with other parameters.
-        predictor: The name of the layer from which on the predictor begins (`"head"`, `"blocks.2"`); or a module of its
-            own that takes what `module` gives. Default: the last layer that has parameters.
+        predictor: The name of the layer from which on the predictor begins (`"head"`, `"blocks.2"`); or a separate
+            module that takes what `module` gives. Default: the last layer that has parameters.
         sample: One sample, or the shape of one where they are of floating-point numbers.
 
     Returns:

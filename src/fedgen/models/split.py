@@ -143,7 +143,7 @@ def _divide(network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruc
 def _check_predictor(what: str, state: Sequence[str], random: bool) -> None:
     """Refuse a predictor that is more than a function z -> logits, for FedGen calls it on features that it made up."""
     if state:
-        raise FedgenError(f"{what} has state of its own, '{state[0]}'; split the network after its last BatchNorm")
+        raise FedgenError(f"{what} has state, '{state[0]}'; split the network after its last BatchNorm")
     if random:
         raise FedgenError(f"{what} draws at random in training; split the network after its last dropout")
 

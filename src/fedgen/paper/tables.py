@@ -54,11 +54,11 @@ def _views(results: Results) -> list[Table]:
         about = "Accuracy on the full test set, %, mean of the last 10 rounds"
         add("Accuracy, %, full test set", about, lambda _, e: _number(e, _metric(e, "accuracy")))
     elif published:
-        note = f"{PUBLISHED} Ours is another here, so the differences have no colour."
+        note = f"{PUBLISHED} The reproduced one is another here, so the differences have no colour."
         note += " The view of the authors' metric compares like with like." if metric == "accuracy" else ""
-        add("Ours, the published beneath", about, lambda _, e: _number(e, e, e["published"], less=less), note)
+        add("Reproduced, the published below", about, lambda _, e: _number(e, e, e["published"], less=less), note)
     else:
-        title = f"Ours, the difference to {base} beneath" if paired else "Ours"
+        title = f"Reproduced, the difference to {base} below" if paired else "Reproduced"
         add(title, about, lambda _, e: _number(e, e, difference=_paired(e, less)))
     if paired:
         title = f"Paired difference to {base}"

@@ -44,7 +44,7 @@ def _section(name: str, dataset: str, entries: Sequence[Entry], folder: Path, se
         name,
         f"Models measured on {dataset}{place}",
         f"{entries[0]['samples']:,} samples. Precision, recall and F1 of each class are in `evaluation.json`.",
-        tables=[_table(entries, titles)],
+        tables=[overall(entries)],
         charts=[_matrix(name, entries, titles), _reliability(name, entries, titles)],
     )
 
@@ -55,10 +55,12 @@ def title_of(entry: Entry) -> str:
     return f"{entry['algorithm']}, seed {entry['seed']}{user}{', best' if entry['best'] else ''}"
 
 
-def _table(entries: Sequence[Entry], titles: Sequence[str]) -> Table:
+def overall(entries: Sequence[Entry]) -> Table:
+    """A row for each model: how good it is over all classes."""
     columns = [
         Column("model", number=False),
         Column("round", "after how many rounds"),
+        Column("samples", "how many it was measured on"),
         Column("accuracy, %"),
         Column("F1, %", "the mean over the classes"),
         Column("AUC", "each class against the others, the mean over the classes"),
@@ -66,15 +68,33 @@ def _table(entries: Sequence[Entry], titles: Sequence[str]) -> Table:
     ]
     rows: list[list[Cell]] = [
         [
-            Text(title, style=style_of(entry["algorithm"])),
+            Text(title_of(entry), style=style_of(entry["algorithm"])),
             Number(entry["round"], form=".0f"),
+            Number(entry["samples"], form=",.0f"),
             Number(entry["accuracy"]),
             Number(entry["f1"]),
             Number(entry["auc"], form=".4f"),
             Number(entry["ece"]),
         ]
-        for entry, title in zip(entries, titles, strict=True)
+        for entry in entries
     ]
+    return Table(columns, rows)
+
+
+def by_class(entry: Entry) -> Table:
+    """A row for each class: how well one model recognises it, and what it takes it for."""
+    columns = [
+        Column("class", number=False),
+        *map(Column, ("samples", "precision, %", "recall, %", "F1, %", "AUC", "most often taken for")),
+    ]
+    rows: list[list[Cell]] = []
+    for label, one in enumerate(entry["classes"]):
+        others = [count if other != label else 0 for other, count in enumerate(entry["confusion"][label])]
+        most = max(range(len(others)), key=others.__getitem__)
+        confused = f"{entry['classes'][most]['name']} ({others[most]})" if others[most] else ""
+        numbers = [Number(one[key]) for key in ("precision", "recall", "f1")]
+        samples, auc = Number(one["samples"], form=",.0f"), Number(one["auc"], form=".4f")
+        rows.append([Text(one["name"]), samples, *numbers, auc, Text(confused)])
     return Table(columns, rows)
 
 

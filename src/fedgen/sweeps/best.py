@@ -15,7 +15,7 @@ def write_best(folder: Path, request: Request, results: Results) -> list[Path]:
     """Write `best.toml`; the paths that were written.
 
     A setting that a run has for all its algorithms (batch_size) may be best at different values for them: then each
-    algorithm gets a file of its own, `best-NAME.toml`.
+    algorithm gets its own file, `best-NAME.toml`.
     """
     for path in folder.glob("best*.toml"):
         path.unlink()

@@ -103,9 +103,14 @@ def evaluate(model: Classifier, data: Labelled) -> Scores:
     return scores_of(model.predict_proba(data.x), data.y, model.class_names)
 
 
+def entry_of(model: Classifier, data: Labelled, scores: Scores) -> dict[str, Any]:
+    """What evaluation.json says of it, and tables and figures are made of."""
+    return {"dataset": data.name, **model.whose._asdict(), "round": model.round, **asdict(scores)}
+
+
 def keep(folder: RunFolder, model: Classifier, data: Labelled, scores: Scores) -> list[Path]:
     """Add the scores to the run's evaluation.json, in place of earlier ones of the same, and draw the figures."""
-    entry = {"dataset": data.name, **model.whose._asdict(), "round": model.round, **asdict(scores)}
+    entry = entry_of(model, data, scores)
     key = ("dataset", "algorithm", "seed", "user", "best")
     kept = read_json(folder.evaluation_file)["evaluations"] if folder.evaluation_file.exists() else []
     others = [one for one in kept if any(one[k] != entry[k] for k in key)]

@@ -33,7 +33,7 @@ def load(path: str | Path, *, model: Model | None = None, data: Dataset | None =
 
     Args:
         path: The folder that `--out` or `out=` named.
-        model: The network of a run that was made with one of its own (`fedgen.simulate(model=...)`), which its folder
+        model: The network of a run that was made with a given one (`fedgen.simulate(model=...)`), which its folder
             does not hold.
         data: The dataset, which only folders of earlier versions need.
 
@@ -194,7 +194,7 @@ def _checked_model(config: RunConfig, model: Model | None, path: Path) -> Model 
         return model
     if config.model == "own":
         raise FedgenError(
-            f"{path} was made with a network of its own, which its folder does not hold; give it:"
+            f"{path} was made with a network given as an object, which its folder does not hold; give it:"
             f" fedgen.load('{path}', model=...)"
         )
     _check_origin(config, "model", config.model, MODELS)

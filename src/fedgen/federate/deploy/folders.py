@@ -8,7 +8,8 @@ from fedgen import toml
 from fedgen.config import READING, RunConfig, to_commented_toml
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy import keys
-from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings, check_config
+from fedgen.federate.schema import ServerSettings, SiteSettings, TaskSettings
+from fedgen.federate.settings import check_config
 from fedgen.files import write_whole
 
 APP = "fedgen-federation"

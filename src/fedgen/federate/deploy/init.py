@@ -19,7 +19,7 @@ from fedgen.federate.deploy.record import DEPLOYMENT, bracketed, new_deployment
 from fedgen.federate.deploy.scripts import Endpoints, write_scripts
 from fedgen.federate.deploy.site_folder import write_site_rest
 from fedgen.federate.deploy.units import SERVER_UNIT, write_server_unit
-from fedgen.federate.settings import ServerSettings, SiteSettings, TaskSettings
+from fedgen.federate.schema import ServerSettings, SiteSettings, TaskSettings
 from fedgen.files import write_whole
 
 _README = """\

@@ -10,7 +10,7 @@ from fedgen.federate.deploy.folders import Folders, write_site, write_site_keys
 from fedgen.federate.deploy.record import read_deployment
 from fedgen.federate.deploy.scripts import write_site_script
 from fedgen.federate.deploy.site_folder import write_site_rest
-from fedgen.federate.settings import ServerSettings, SiteSettings, read_settings
+from fedgen.federate.schema import ServerSettings, SiteSettings, read_settings
 from fedgen.files import read_text, write_whole
 
 
@@ -62,7 +62,7 @@ def remove_site(folders: Folders, name: str) -> None:
             " another site first, or lower it"
         )
     folders.public_key(name).unlink(missing_ok=True)  # first: from now on the gate refuses it
-    set_values(folders.server / "server.toml", after="sites", removed=[*settings.removed, name])
+    set_values(folders.server / "server.toml", removed=[*settings.removed, name])
 
 
 def rotate_key(folders: Folders, name: str, public_key: Path | None = None) -> Path | None:
@@ -100,7 +100,7 @@ def _own_key(folders: Folders, path: Path) -> bytes:
     pem = keys.as_pem(public, path)
     for name, other in keys.public_keys(folders.server / "keys").items():
         if other == pem:
-            raise FedgenError(f"{path} is the key that {name} has already; every site needs one of its own")
+            raise FedgenError(f"{path} is the key that {name} has already; every site needs its own")
     return public
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedgen.errors import FedgenError
-from fedgen.federate.settings import read_settings
+from fedgen.federate.schema import read_settings
 from fedgen.version import __version__
 
 DEPLOYMENT = "deployment.toml"  # in the server's folder, and in each site's folder `federation`

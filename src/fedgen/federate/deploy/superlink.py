@@ -21,7 +21,7 @@ from fedgen.federate.flower import (
     UnregisterNodeRequest,
     UnregisterNodeResponse,
 )
-from fedgen.federate.settings import ServerSettings, read_settings
+from fedgen.federate.schema import ServerSettings, read_settings
 
 _TIMEOUT = 30.0  # seconds
 

@@ -14,7 +14,7 @@ from fedgen.errors import FedgenError
 from fedgen.federate.deploy.keys import public_keys
 from fedgen.federate.flower import OPENS_INTERFACES
 from fedgen.federate.gate.gate import Address, Gate
-from fedgen.federate.settings import ServerSettings, read_settings
+from fedgen.federate.schema import ServerSettings, read_settings
 
 _START, _STOP = 300.0, 10.0  # seconds that SuperLink has to start answering, and to exit
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl.h

@@ -10,7 +10,7 @@ from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Tree
 from fedgen.core.trees import named, nbytes
 from fedgen.federate import wire
-from fedgen.federate.settings import ServerSettings
+from fedgen.federate.schema import ServerSettings
 from fedgen.federate.wire import InvalidMessageError, NotFiniteError
 
 _SLACK = 1 << 10  # bytes of overhead that a message may have, and each of its arrays

@@ -12,10 +12,10 @@ from flwr.serverapp import Grid
 from fedgen.errors import FedgenError
 from fedgen.federate.journal import Journal
 from fedgen.federate.refusals import RefusalReader
+from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.replies import AT_ONCE, Replies, SendError, send
 from fedgen.federate.server.roster import Roster, wait_until
-from fedgen.federate.settings import ServerSettings
 from fedgen.federate.text import harmless
 from fedgen.federate.wire import InvalidMessageError, NotFiniteError
 

@@ -11,7 +11,7 @@ from typing import Any
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy.keys import key_files, public_keys
 from fedgen.federate.journal import Journal
-from fedgen.federate.settings import ServerSettings, read_settings
+from fedgen.federate.schema import ServerSettings, read_settings
 
 
 class Membership:

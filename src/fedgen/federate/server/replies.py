@@ -109,7 +109,7 @@ class _Late:
             del self._questions[next(iter(self._questions))]
 
     def sweep(self) -> None:
-        """Look for late replies now and then, in a thread of its own."""
+        """Look for late replies now and then, in a separate thread."""
         if not self._questions or time.monotonic() < self._next or (self._sweeping and self._sweeping.is_alive()):
             return
         self._next = time.monotonic() + _SWEEP

@@ -13,9 +13,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.federate.journal import Journal
+from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.replies import Replies, SendError, send
-from fedgen.federate.settings import ServerSettings
 from fedgen.federate.text import harmless
 from fedgen.federate.wire import InvalidMessageError, field, records
 

@@ -33,11 +33,12 @@ from fedgen.federate.gate.messages import RECORDS
 from fedgen.federate.journal import Journal
 from fedgen.federate.plan import Plan
 from fedgen.federate.refusals import REFUSALS, RefusalReader
+from fedgen.federate.schema import ServerSettings, read_settings
 from fedgen.federate.server.checks import besides_arrays, checked_score, checked_update, largest_update
 from fedgen.federate.server.exchange import Exchange
 from fedgen.federate.server.judge import Unjudged, fell, outlier, rose
 from fedgen.federate.server.membership import Membership
-from fedgen.federate.settings import AppSettings, ServerSettings, read_settings
+from fedgen.federate.settings import AppSettings
 from fedgen.federate.site.data import checked_samples, checked_shape
 from fedgen.runs.checkpoint import save_tree
 from fedgen.runs.cohort import draw_cohort

@@ -12,7 +12,7 @@ from fedgen.errors import FedgenError
 from fedgen.federate.deploy.superlink import SuperLink
 from fedgen.federate.flower import HEARTBEAT_PATIENCE, NodeInfo, NodeStatus
 from fedgen.federate.journal import GATE_JOURNAL
-from fedgen.federate.settings import ServerSettings, read_settings
+from fedgen.federate.schema import ServerSettings, read_settings
 from fedgen.federate.tail import Tail
 
 _SCORES = ("accuracy", "accuracy_users", "accuracy_seen_labels", "accuracy_matching")

@@ -12,7 +12,7 @@ from fedgen.data.parts import Parts
 from fedgen.data.sources import load, own_path
 from fedgen.data.sources.own import Reading, own, read_parts
 from fedgen.errors import FedgenError, unknown
-from fedgen.federate.settings import SiteSettings, TaskSettings
+from fedgen.federate.schema import SiteSettings, TaskSettings
 from fedgen.registry import importable, options_of
 
 

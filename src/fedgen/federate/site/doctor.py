@@ -33,7 +33,8 @@ from fedgen.federate.flower import (
     sign_message,
 )
 from fedgen.federate.plan import Plan
-from fedgen.federate.settings import AppSettings, SiteSettings, read_settings
+from fedgen.federate.schema import SiteSettings, read_settings
+from fedgen.federate.settings import AppSettings
 from fedgen.federate.site.data import SiteData, load_site_data
 
 _TIMEOUT = 15.0  # seconds

@@ -15,7 +15,8 @@ from fedgen.core.contract import Array, Tree
 from fedgen.core.recipe import Shard
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.plan import Plan
-from fedgen.federate.settings import AppSettings, SiteSettings, read_settings
+from fedgen.federate.schema import SiteSettings, read_settings
+from fedgen.federate.settings import AppSettings
 from fedgen.federate.site.data import load_site_data
 from fedgen.federate.wire import InvalidMessageError
 from fedgen.runs.checkpoint import load_tree, read_about, save_tree
@@ -76,7 +77,7 @@ class Site:
         if (newest := self._newest(run)) > round:
             raise InvalidMessageError(f"round {round} is over: this site has trained in round {newest} already")
         if self.plan.config.dp_noise and ticket and self._ticket(run) == ticket:
-            # A second answer would have noise of its own, and the two together tell more than one that is counted.
+            # A second answer would have other noise, and the two together tell more than one that is counted.
             raise InvalidMessageError("this message was answered already, and with differential privacy only once")
         before, client = self._file(run, round), self._state(run, round)
         trained: Trained = jax.device_get(

@@ -1,4 +1,4 @@
-"""Operations that draw at random; each draw gets a key of its own."""
+"""Operations that draw at random; each draw gets its own key."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
