@@ -125,14 +125,26 @@ class LightSite(threading.Thread):
             if fate == "broke off":
                 raise ConnectionResetError
             run = question.metadata.run_id
-            contents = {}
-            for part in iterate_object_tree(tree):
-                request = PullObjectRequest(node=node, run_id=run, object_id=part.object_id)
-                contents[part.object_id] = client.PullObject(request).object_content
+            objects = [part.object_id for part in iterate_object_tree(tree)]
+            try:
+                contents = {name: self._object(client, node, run, name) for name in objects}
+            except LookupError:
+                self.did["gone"] += 1  # the server has given the message up, or got the answer to it meanwhile
+                continue
             name = question.metadata.message_id
             client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=name))
             self._reply(client, node, name, contents, failed=fate == "error")
             self.did[f"{fate} ({question.metadata.message_type})"] += 1
+
+    def _object(self, client: FleetHttpClient, node: Node, run: int, name: str) -> bytes:
+        """An object of a message; Flower announces the message first, so that it may take a moment."""
+        while True:
+            pulled = client.PullObject(PullObjectRequest(node=node, run_id=run, object_id=name))
+            if not pulled.object_found:
+                raise LookupError(name)
+            if pulled.object_available:
+                return pulled.object_content
+            self.stopping.wait(1.0)
 
     def _fate(self, message: str) -> str:
         draw = self.random.random()
@@ -205,12 +217,13 @@ def register(folders: Folders) -> None:
 def sizes(processes: Processes, folders: Folders) -> dict[str, float]:
     """Memory (resident) and disk in MB."""
     found: Counter[str] = Counter()
-    signs = {"gate": "federate gate", "server app": "flwr-serverapp", "SuperLink": "flower-superlink"}
+    signs = {"gate": "federate gate", "server app": "flwr-serverapp", "SuperLink": "gate.superlink"}
     for process in process_tree([processes.running["superlink"].pid]):
         with contextlib.suppress(psutil.Error):
             line = " ".join(process.cmdline())
             kind = next((kind for kind, sign in signs.items() if sign in line), "others")
             found[kind] += process.memory_info().rss / 1e6
+            found[f"{kind}, seconds of CPU"] += sum(process.cpu_times()[:2])
     for file in ("superlink.sqlite", "superlink.sqlite-wal", "gate.jsonl", "log.jsonl", "refusals.sqlite"):
         path = folders.server / file
         found[file] = path.stat().st_size / 1e6 if path.exists() else 0.0

@@ -5,9 +5,10 @@ Everything else is imported here and nowhere else. `tests/federate/test_flower.p
 there, and that what they stand for still behaves as the gate and the server expect.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, cast
 
+from flwr.app import Message
 from flwr.common.constant import (
     FLWR_INTERNAL_GRPC_CONTROL_API,
     FLWR_INTERNAL_GRPC_FLEET_API,
@@ -41,11 +42,13 @@ from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     ConfirmMessageReceivedResponse,
     ObjectTree,
+    PullObjectRequest,
     PullObjectResponse,
     PushObjectRequest,
     PushObjectResponse,
 )
 from flwr.proto.node_pb2 import Node, NodeInfo
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, NodeStatus
 from flwr.supercore.date import now
@@ -54,14 +57,23 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_body,
     get_object_head_values_from_object_content,
     get_object_id,
+    iterate_object_tree,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry, validate_object_content
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectUnavailableError,
+    inflatable_class_registry,
+    inflate_object_from_contents,
+    pull_objects,
+    validate_object_content,
+)
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, sign_message, verify_signature
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supercore.run import RunNotRunningException
 
 __all__ = [
+    "CONTROL",
     "CONTROL_LIST_NODES",
     "CONTROL_LIST_RUNS",
     "FLEET",
@@ -79,6 +91,7 @@ __all__ = [
     "TIMESTAMP_TOLERANCE",
     "ActivateNodeRequest",
     "ActivateNodeResponse",
+    "Arrival",
     "ConfirmMessageReceivedRequest",
     "ConfirmMessageReceivedResponse",
     "DeactivateNodeRequest",
@@ -88,6 +101,7 @@ __all__ = [
     "Node",
     "NodeInfo",
     "NodeStatus",
+    "ObjectPullError",
     "ObjectTree",
     "PullMessagesResponse",
     "PullObjectResponse",
@@ -100,8 +114,10 @@ __all__ = [
     "RegisterNodeResponse",
     "RunNotRunningException",
     "SendNodeHeartbeatRequest",
+    "SuperLinkParts",
     "UnregisterNodeRequest",
     "UnregisterNodeResponse",
+    "arrivals",
     "bytes_to_public_key",
     "discard_object",
     "get_object_body",
@@ -111,12 +127,13 @@ __all__ = [
     "now",
     "recorddict_to_proto",
     "sign_message",
+    "superlink_command",
     "supernode_command",
     "validate_object_content",
     "verify_signature",
 ]
 
-FLEET = "/v1/fleet/"  # where SuperLink's interface for sites begins
+FLEET, CONTROL = "/v1/fleet/", "/v1/control/"  # where SuperLink's interfaces for sites and operators begin
 CONTROL_LIST_NODES, CONTROL_LIST_RUNS = "/v1/control/list-nodes", "/v1/control/list-runs"
 NODE_ONLINE = NodeStatus.ONLINE
 NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
@@ -129,6 +146,79 @@ def supernode_command() -> Callable[[], None]:
     from flwr.supernode.cli import flower_supernode
 
     return flower_supernode
+
+
+class SuperLinkParts(NamedTuple):
+    """What of SuperLink may be replaced before it starts, for what it does with each request."""
+
+    ends: Callable[..., str | None]  # whether a run has ended: None while it goes on
+    count_bytes: Callable[..., None]  # adds to the bytes that a run has sent and received
+    layers: Callable[[], list[Any]]  # what each request passes through, outermost first
+
+
+def superlink_command(replaced: Callable[[SuperLinkParts], SuperLinkParts]) -> Callable[[], None]:
+    """The function behind `flower-superlink`, with some parts replaced."""
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+    from flwr.superlink import main
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
+
+    parts = replaced(SuperLinkParts(fleet_handlers.check_abort, SqlLinkState.store_traffic, main._get_middleware))
+    fleet_handlers.check_abort = parts.ends
+    SqlLinkState.store_traffic = parts.count_bytes  # type: ignore[method-assign]
+    main._get_middleware = parts.layers
+    return flower_superlink
+
+
+class Arrival(NamedTuple):
+    """A reply that SuperLink has announced: it may still be incomplete, or nothing that can be read."""
+
+    question: str  # the id of the message that it replies to
+    reply: str  # its own id
+    fetch: Callable[[], Message]  # waits until it is complete
+
+
+def arrivals(grid: Grid, questions: Collection[str]) -> list[Arrival] | None:
+    """The replies to any of these messages that are there, by one request; None where this is not Flower's own grid.
+
+    Each is announced once. Flower's own function fetches them, too, but all together: one that is not complete, or
+    cannot be read, would keep the others back.
+    """
+    client: Any = getattr(grid, "_runtime_client", None)
+    if client is None:
+        return None
+    if not questions:
+        return []
+    node = cast(Any, grid).node
+
+    def pulled(object_id: str) -> bytes:
+        found = client.PullObject(PullObjectRequest(node=node, object_id=object_id))
+        if not found.object_found:
+            raise ObjectPullError(object_id, "it is not there")
+        if not found.object_available:
+            raise ObjectUnavailableError(object_id)  # `pull_objects` tries again
+        return bytes(found.object_content)
+
+    def fetcher(reply: str, objects: list[str]) -> Callable[[], Message]:
+        def fetch() -> Message:
+            contents = pull_objects(objects, pulled)
+            discard_object(grid, reply)
+            message = cast(Message, inflate_object_from_contents(reply, contents))
+            message.metadata.__dict__["_message_id"] = reply
+            return message
+
+        return fetch
+
+    found = client.PullMessages(PullAppMessagesRequest(message_ids=questions))
+    announced = zip(found.messages_list, found.message_object_trees, strict=True)
+    return [
+        Arrival(
+            message.metadata.reply_to_message_id,
+            message.metadata.message_id,
+            fetcher(message.metadata.message_id, [part.object_id for part in iterate_object_tree(tree)]),
+        )
+        for message, tree in announced
+    ]
 
 
 def discard_object(grid: Grid, object_id: str) -> None:

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
+from fedgen.federate.flower import ObjectPullError
 from fedgen.federate.journal import Journal
 from fedgen.federate.refusals import RefusalReader
 from fedgen.federate.server.membership import Membership
@@ -100,7 +101,7 @@ class Exchange:
             # A random ticket, which the reply must repeat.
             question = ConfigRecord({"run": run, "round": number, "site": site, "ticket": secrets.token_hex(8)})
             content = RecordDict({"broadcast": arrays, "about": question})
-            # One by one: all together may be too large for one request.
+            # One by one: all together may be too large for one request, and sites would see them before their arrays.
             message = Message(content, node, kind, ttl=timeout + _LATE, group_id=str(number))
             try:
                 waiting[send(self._grid, message)] = site, question
@@ -114,7 +115,7 @@ class Exchange:
             found = self._replies.take(list(waiting))
             for asked, reply in found:
                 site, question = waiting.pop(asked)
-                if isinstance(reply, httpx.HTTPStatusError):
+                if isinstance(reply, httpx.HTTPStatusError | ObjectPullError):
                     self._failed(site, number, f"its answer could not be fetched: {reply}")
                     continue
                 if isinstance(reply, Exception):  # Flower could not unpack the site's bytes
