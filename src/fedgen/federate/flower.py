@@ -5,6 +5,7 @@ Everything else is imported here and nowhere else. `tests/federate/test_flower.p
 there, and that what they stand for still behaves as the gate and the server expect.
 """
 
+import functools
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, cast
 
@@ -73,7 +74,6 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supercore.run import RunNotRunningException
 
 __all__ = [
-    "CONTROL",
     "CONTROL_LIST_NODES",
     "CONTROL_LIST_RUNS",
     "FLEET",
@@ -85,6 +85,7 @@ __all__ = [
     "OPENS_INTERFACES",
     "PROTOBUF_MEDIA_TYPE",
     "PROTOBUF_REQUEST_TYPES",
+    "RUNTIME",
     "SUPERLINK_NODE_ID",
     "SYSTEM_TIME_TOLERANCE",
     "TIMESTAMP_HEADER",
@@ -127,13 +128,14 @@ __all__ = [
     "now",
     "recorddict_to_proto",
     "sign_message",
+    "superlink_answers",
     "superlink_command",
     "supernode_command",
     "validate_object_content",
     "verify_signature",
 ]
 
-FLEET, CONTROL = "/v1/fleet/", "/v1/control/"  # where SuperLink's interfaces for sites and operators begin
+FLEET, RUNTIME = "/v1/fleet/", "/v1/runtime/"  # where SuperLink's interfaces for sites and for apps begin
 CONTROL_LIST_NODES, CONTROL_LIST_RUNS = "/v1/control/list-nodes", "/v1/control/list-runs"
 NODE_ONLINE = NodeStatus.ONLINE
 NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
@@ -168,6 +170,67 @@ def superlink_command(replaced: Callable[[SuperLinkParts], SuperLinkParts]) -> C
     SqlLinkState.store_traffic = parts.count_bytes  # type: ignore[method-assign]
     main._get_middleware = parts.layers
     return flower_superlink
+
+
+def superlink_answers() -> dict[str, Callable[[Any, bytes], bytes]]:
+    """SuperLink's answers to the requests that messages are made of: by path, a function of the request and its body.
+
+    Each makes the checks that SuperLink makes, with its functions, and raises where one fails.
+    """
+    from flwr.supercore.constant import TASK_TOKEN_HEADER
+    from flwr.supercore.dependencies.task import authenticate_task
+    from flwr.supercore.dependencies.version import VersionDependency
+    from flwr.superlink.dependencies.linkstate import get_linkstate
+    from flwr.superlink.routers.fleet import node_auth
+    from flwr.superlink.servicer.fleet import fleet_handlers
+    from flwr.superlink.servicer.runtime import runtime_handlers
+
+    @functools.lru_cache(4096)
+    def verified(public_key: bytes, message: bytes, signature: bytes) -> bool:
+        return verify_signature(bytes_to_public_key(public_key), message, signature)
+
+    # The gate forwards a site's reply in several requests with one signature, which takes longer than most of the rest.
+    node_auth.bytes_to_public_key, node_auth.verify_signature = bytes, verified
+    check_version = VersionDependency(component_name="SuperLink", connection_name="Caller <-> SuperLink Runtime API")
+
+    def of_site(path: str, handle: Callable[[Any, Any], Any]) -> Callable[[Any, bytes], bytes]:
+        def answer(http: Any, body: bytes) -> bytes:
+            http.state.protobuf_request = request = PROTOBUF_REQUEST_TYPES["POST", path].FromString(body)
+            node_auth.authenticate_node(http)
+            return cast(bytes, handle(request, get_linkstate(http)).SerializeToString())
+
+        return answer
+
+    def of_app(path: str, handle: Callable[[Any, Any, Any], Any]) -> Callable[[Any, bytes], bytes]:
+        def answer(http: Any, body: bytes) -> bytes:
+            check_version(http)
+            state: Any = get_linkstate(http)
+            task = authenticate_task(http, http.headers.get(TASK_TOKEN_HEADER), state)
+            request = PROTOBUF_REQUEST_TYPES["POST", path].FromString(body)
+            return cast(bytes, handle(request, state, task).SerializeToString())
+
+        return answer
+
+    fleet = {
+        "pull-messages": lambda request, state: fleet_handlers.pull_messages(request, state, state.object_store),
+        "push-messages": fleet_handlers.push_messages,
+        "pull-object": fleet_handlers.pull_object,
+        "push-object": fleet_handlers.push_object,
+        "confirm-message-received": lambda request, state: fleet_handlers.confirm_message_received(
+            request, state, state.object_store
+        ),
+        "send-node-heartbeat": fleet_handlers.send_node_heartbeat,
+    }
+    runtime = {
+        "pull-messages": runtime_handlers.pull_messages,
+        "push-messages": runtime_handlers.push_messages,
+        "pull-object": runtime_handlers.pull_object,
+        "push-object": runtime_handlers.push_object,
+        "confirm-message-received": runtime_handlers.confirm_message_received,
+        "get-nodes": runtime_handlers.get_nodes,
+    }
+    found = {path: of_site(path, handle) for name, handle in fleet.items() for path in [FLEET + name]}
+    return found | {path: of_app(path, handle) for name, handle in runtime.items() for path in [RUNTIME + name]}
 
 
 class Arrival(NamedTuple):

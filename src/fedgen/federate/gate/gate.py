@@ -24,6 +24,7 @@ import httpx
 from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
+from fedgen.federate.bell import Bell
 from fedgen.federate.deploy.keys import key_files, public_keys
 from fedgen.federate.flower import (
     CONTROL_LIST_NODES,
@@ -97,7 +98,7 @@ class Gate:
         self._rules = Rules(keys)
         self._queues = message_queues(keys, folder / "incoming", max_message)
         self._refusals = RefusalWriter(folder / REFUSALS)  # for the server, which counts them as strikes
-        self._pool, self._objects = ConnectionPool(), SentObjects()
+        self._pool, self._objects, self._bell = ConnectionPool(), SentObjects(), Bell(folder)
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._tls.set_alpn_protocols(["http/1.1"])
@@ -262,7 +263,7 @@ class Gate:
                 message.confirmed = True
                 self._account(queue, "down", message, message.bytes, len(message.objects))
             return Response(200, ConfirmMessageReceivedResponse().SerializeToString()), message
-        response = await self._response(head, request, message, client)
+        response = await self._response(queue, head, request, message, client)
         if head.target == ACTIVATE and response.status == NOT_AUTHENTICATED:
             response = await self._take_over(connection, queue, head, request, response, client)
         if head.target == PULL_MESSAGE and response.status == 200:
@@ -277,9 +278,9 @@ class Gate:
         return response, message
 
     async def _response(
-        self, head: Head, request: Any, message: ServerMessage | None, client: httpx.AsyncClient
+        self, queue: MessageQueue, head: Head, request: Any, message: ServerMessage | None, client: httpx.AsyncClient
     ) -> Response:
-        """SuperLink's response, or for an object the one that another site has got.
+        """SuperLink's response, or our own where it is known: an object that another site has got, or no new message.
 
         The message itself is asked for by each site: there it is seen that the server has given it up.
         """
@@ -287,9 +288,17 @@ class Gate:
         def ask() -> Awaitable[Response]:
             return self._forward(head, head.target, request, client)
 
-        if message is None or request.object_id == message.id:
+        if message is not None and request.object_id != message.id:
+            return await self._objects.get(request.object_id, ask)
+        if head.target != PULL_MESSAGE:
             return await ask()
-        return await self._objects.get(request.object_id, ask)
+        began = time.time()
+        if not self._bell.has_rung_since(queue.nothing_at):
+            return Response(200, PullMessagesResponse().SerializeToString())
+        response = await ask()
+        if response.status == 200 and not PullMessagesResponse.FromString(response.content).messages_list:
+            queue.nothing_at = began
+        return response
 
     async def _take_over(
         self,

@@ -130,6 +130,7 @@ class MessageQueue:
         self._sent: OrderedDict[str, ServerMessage] = OrderedDict()  # by message id
         self._answered: OrderedDict[str, ServerMessage] = OrderedDict()  # the latest of them
         self._incoming: Incoming | None = None  # the latest reply
+        self.nothing_at = 0.0  # when SuperLink last had no message for the site
         self.bytes_up = self.bytes_down = 0  # of all requests signed by this site, and of the responses
 
     def record_sent(self, response: PullMessagesResponse) -> ServerMessage | None:

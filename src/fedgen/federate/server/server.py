@@ -28,6 +28,7 @@ from fedgen.core.trees import all_finite, named, stack
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
+from fedgen.federate.bell import Bell
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.gate.messages import RECORDS
 from fedgen.federate.journal import Journal
@@ -108,7 +109,8 @@ class Server:
         self.run_folder.write_data(self.shared.task.form)
         self.journal = journal
         members = Membership(folder, self.settings, journal, users=self.config.users, fixed=self.plan.depends_on_users)
-        self.exchange = Exchange(grid, self.settings, self.journal, members, RefusalReader(folder / REFUSALS))
+        gate = RefusalReader(folder / REFUSALS)
+        self.exchange = Exchange(grid, self.settings, self.journal, members, gate, Bell(folder))
         self.records: list[Record] = []
         self._unjudged = Unjudged(self.path, self.plan.forms)
         self._accuracy: float | None = None  # of the model after the last round, on the server's test samples
