@@ -24,7 +24,7 @@ import httpx
 from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
-from fedgen.federate.bell import Bell
+from fedgen.federate.bell import Bells
 from fedgen.federate.deploy.keys import key_files, public_keys
 from fedgen.federate.flower import (
     CONTROL_LIST_NODES,
@@ -98,7 +98,7 @@ class Gate:
         self._rules = Rules(keys)
         self._queues = message_queues(keys, folder / "incoming", max_message)
         self._refusals = RefusalWriter(folder / REFUSALS)  # for the server, which counts them as strikes
-        self._pool, self._objects, self._bell = ConnectionPool(), SentObjects(), Bell(folder)
+        self._pool, self._objects, self._bells = ConnectionPool(), SentObjects(), Bells(folder)
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._tls.set_alpn_protocols(["http/1.1"])
@@ -293,7 +293,7 @@ class Gate:
         if head.target != PULL_MESSAGE:
             return await ask()
         began = time.time()
-        if not self._bell.has_rung_since(queue.nothing_at):
+        if not self._bells.has_rung_since(queue.site, queue.nothing_at):
             return Response(200, PullMessagesResponse().SerializeToString())
         response = await ask()
         if response.status == 200 and not PullMessagesResponse.FromString(response.content).messages_list:

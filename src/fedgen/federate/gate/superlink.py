@@ -7,6 +7,7 @@ fetches or sends, SuperLink looks whether the run goes on, which marks app proce
 adds the object's bytes to the run's: two or three writing transactions. Here it does both once a second.
 """
 
+import gc
 import sys
 import threading
 import time
@@ -116,4 +117,6 @@ def summed(store: Callable[..., None], every: float = _EVERY) -> Callable[..., N
 
 if __name__ == "__main__":
     sys.argv[0] = "flower-superlink"  # Flower looks at its name
-    superlink_command(replaced)()
+    command = superlink_command(replaced)
+    gc.freeze()  # what is loaded now stays, so that it need not be looked at again and again
+    command()

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
-from fedgen.federate.bell import Bell
+from fedgen.federate.bell import Bells
 from fedgen.federate.flower import ObjectPullError
 from fedgen.federate.journal import Journal
 from fedgen.federate.refusals import RefusalReader
@@ -37,10 +37,10 @@ class Exchange:
         journal: Journal,
         members: Membership,
         gate: RefusalReader,
-        bell: Bell,
+        bells: Bells,
     ) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
-        self._replies, self._gate, self._bell = Replies(grid), gate, bell
+        self._replies, self._gate, self._bells = Replies(grid), gate, bells
         self.roster = Roster(grid, settings, journal, members)
         self.strikes: dict[str, int] = {}  # by the name of the site
         self.excluded: dict[str, int | None] = {}  # by name: the round when it is asked again; None: never
@@ -112,7 +112,7 @@ class Exchange:
             message = Message(content, node, kind, ttl=timeout + _LATE, group_id=str(number))
             try:
                 waiting[send(self._grid, message)] = site, question
-                self._bell.ring()
+                self._bells.ring(self.roster.name(site))
             except SendError as error:
                 self._failed(site, number, str(error))
         answers: dict[int, Answer] = {}

@@ -28,7 +28,7 @@ from fedgen.core.trees import all_finite, named, stack
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
-from fedgen.federate.bell import Bell
+from fedgen.federate.bell import Bells
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.gate.messages import RECORDS
 from fedgen.federate.journal import Journal
@@ -110,7 +110,7 @@ class Server:
         self.journal = journal
         members = Membership(folder, self.settings, journal, users=self.config.users, fixed=self.plan.depends_on_users)
         gate = RefusalReader(folder / REFUSALS)
-        self.exchange = Exchange(grid, self.settings, self.journal, members, gate, Bell(folder))
+        self.exchange = Exchange(grid, self.settings, self.journal, members, gate, Bells(folder))
         self.records: list[Record] = []
         self._unjudged = Unjudged(self.path, self.plan.forms)
         self._accuracy: float | None = None  # of the model after the last round, on the server's test samples
