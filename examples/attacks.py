@@ -207,18 +207,26 @@ Row = dict[str, list[float]]  # by attack: the accuracy with 1, 2 and 3 attacker
 NONE = (0, 0)
 
 
-def all_cases(algorithm: str, alphas: Sequence[float], seeds: int) -> list[Case]:
-    """Every attack by one, two and three users, and none."""
-    attacks = [(number, users) for number in range(len(ATTACKS)) for users in (1, 2, 3)]
+def all_cases(algorithm: str, alphas: Sequence[float], seeds: int, chosen: Sequence[str], users: int) -> list[Case]:
+    """The chosen attacks by one user and by up to so many, and none."""
+    attacks = [(NAMES.index(name), number) for name in chosen for number in range(1, users + 1)]
     ways = [NONE, *(way for way in attacks if way[0] != COUNTS or algorithm == "fedgen")]
     return [Case(alpha, seed, *way) for alpha in alphas for seed in range(seeds) for way in ways]
 
 
 def measure(
-    algorithm: str, aggregation: str, alphas: Sequence[float], seeds: int, rounds: Sequence[int], **settings: Any
+    algorithm: str,
+    aggregation: str,
+    alphas: Sequence[float],
+    seeds: int,
+    rounds: Sequence[int],
+    *,
+    chosen: Sequence[str] = NAMES,
+    users: int = 3,
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     """What came out of all cases, a record for each."""
-    cases = all_cases(algorithm, alphas, seeds)
+    cases = all_cases(algorithm, alphas, seeds, chosen, users)
     federations = Federations(algorithm, rounds[-1], cases, **{**AGGREGATIONS[aggregation], **settings})
     about = {"algorithm": algorithm, "aggregation": aggregation, "rounds": list(rounds)}
     return [
@@ -266,6 +274,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", nargs="+", default=list(BUILDERS), choices=list(BUILDERS))
     parser.add_argument("--aggregation", nargs="+", default=list(AGGREGATIONS), choices=list(AGGREGATIONS))
+    parser.add_argument("--attack", nargs="+", default=NAMES, choices=NAMES)
+    parser.add_argument("--attackers", type=int, default=3, choices=(1, 2, 3), help="up to so many")
     parser.add_argument("--alpha", nargs="+", type=float, default=[1.0])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rounds", nargs="+", type=int, default=[40], help="after which accuracy is computed")
@@ -278,7 +288,8 @@ def main() -> None:
         for aggregation in chosen.aggregation:
             if any((r["algorithm"], r["aggregation"]) == (algorithm, aggregation) for r in kept):
                 continue
-            kept += measure(algorithm, aggregation, chosen.alpha, chosen.seeds, sorted(chosen.rounds))
+            which = {"chosen": chosen.attack, "users": chosen.attackers}
+            kept += measure(algorithm, aggregation, chosen.alpha, chosen.seeds, sorted(chosen.rounds), **which)
             if chosen.json:
                 chosen.json.write_text(json.dumps(kept))
         own = [record for record in kept if record["algorithm"] == algorithm]
