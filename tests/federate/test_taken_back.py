@@ -118,6 +118,8 @@ def test_the_sites_losses_judge_in_the_next_round_also_after_a_kill(tmp_path: Pa
         (taken,) = events(server, "taken back")
         assert (taken["round"], taken["without"]) == (1, "site-1")
         assert not list(server.path.glob("round*.safetensors")), "nothing is left of what is judged"
+        assert len(events(server, "score")) > len(server.records), "the score of the broken model was taken back"
+        assert [r["round"] for r in server.run_folder.records()] == [1, 3, 4]
         assert not events(server, "refused")
         results.append(state(server, 4))
     assert same_bits(*results)

@@ -77,7 +77,8 @@ _TIDY = 300.0  # seconds
 _TO_SUPERLINK = 8  # connections; SuperLink is one process, and more would only wait there for each other
 _HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
 _KEYS_EVERY = 1.0  # seconds between looks at the folder of keys
-_LINES = 60  # refusals written to the journal in a minute, for each site and for all unauthenticated clients together
+# Refusals written to the journal in a minute, for each site and for all unauthenticated clients together; and returns.
+_LINES = 60
 _JOURNAL = 16 << 20  # bytes after which the journal is rotated
 
 
@@ -324,7 +325,8 @@ class Gate:
             return refused
         for node in ListNodesResponse.FromString(listed.content).nodes_info:
             if node.public_key == request.public_key and node.status == NODE_ONLINE:
-                self._write("returned", {"site": head.site})
+                if self._may_be_written(f"{head.site} returned"):
+                    self._write("returned", {"site": head.site})
                 if queue.lost() is None:
                     await self._forward(head, DEACTIVATE, DeactivateNodeRequest(node_id=node.node_id), client)
                     return await self._forward(head, ACTIVATE, request, client)
@@ -403,13 +405,7 @@ class Gate:
 
     def _note(self, address: str, refusal: RequestRefusedError) -> None:
         """Log a refusal. Many of them neither fill the disk nor hide those that count as strikes."""
-        who = f"{refusal.site} {refusal.status in STRIKE_STATUSES}"
-        minute = int(time.monotonic() // 60)
-        if minute != self._minute:
-            self._minute = minute
-            self._lines.clear()
-        self._lines[who] += 1
-        if self._lines[who] <= _LINES:
+        if self._may_be_written(f"{refusal.site} {refusal.status in STRIKE_STATUSES}"):
             about = {"site": refusal.site} if refusal.site else {"address": address}
             if refusal.question:
                 about["question"] = refusal.question
@@ -417,6 +413,15 @@ class Gate:
             if refusal.status in STRIKE_STATUSES and refusal.site:
                 with contextlib.suppress(OSError):
                     self._refusals.add(Refusal(refusal.site, refusal.reason, refusal.question))
+
+    def _may_be_written(self, who: str) -> bool:
+        """Whether the journal takes another line that this one has caused, in this minute."""
+        minute = int(time.monotonic() // 60)
+        if minute != self._minute:
+            self._minute = minute
+            self._lines.clear()
+        self._lines[who] += 1
+        return self._lines[who] <= _LINES
 
     def _write(self, event: str, about: Mapping[str, Any]) -> None:
         """Log an event; where the disk is full or no file can be opened, only that line is lost."""
