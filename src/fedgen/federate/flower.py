@@ -167,7 +167,7 @@ def superlink_command(replaced: Callable[[SuperLinkParts], SuperLinkParts]) -> C
 
     parts = replaced(SuperLinkParts(fleet_handlers.check_abort, SqlLinkState.store_traffic, main._get_middleware))
     fleet_handlers.check_abort = parts.ends
-    SqlLinkState.store_traffic = parts.count_bytes  # type: ignore[method-assign]
+    SqlLinkState.store_traffic = parts.count_bytes
     main._get_middleware = parts.layers
     return flower_superlink
 

@@ -112,17 +112,21 @@ class RunFolder:
                 " the run up to its last checkpoint is kept: make room and use --resume"
             ) from error
 
-    def save(self, state: Tree, about: Mapping[str, Any], *, without: int = 0) -> None:
-        """Write a checkpoint that covers the metrics written so far, but for so many lines at their end."""
+    def save(self, state: Tree, about: Mapping[str, Any]) -> None:
+        """Write a checkpoint that covers the metrics written so far."""
         size = 0
         if self.metrics_file.exists():
             with self.metrics_file.open("rb") as file:
                 os.fsync(file.fileno())  # the metrics that the checkpoint covers must be on disk before it
                 size = file.seek(0, os.SEEK_END)
-            if without:
-                lines = self.metrics_file.read_bytes().splitlines(keepends=True)
-                size = sum(map(len, lines[:-without]))
         save_tree(self.checkpoint_file, state, {**about, "metrics_bytes": size})
+
+    def save_without_last(self, state: Tree, about: Mapping[str, Any]) -> list[Record]:
+        """Write a checkpoint that does not cover the last line of the metrics, and remove that; returns the others."""
+        lines = self.metrics_file.read_bytes().splitlines(keepends=True)
+        size = sum(map(len, lines[:-1]))
+        save_tree(self.checkpoint_file, state, {**about, "metrics_bytes": size})  # first: it may not cover too much
+        return self.rewind(size)
 
     def about(self) -> dict[str, Any] | None:
         """The checkpoint's description, or None if there is no checkpoint yet."""

@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import httpx
 from flwr.app import Message
@@ -86,7 +87,10 @@ class Replies:
         for question in sorted(questions, key=lambda question: self._looked.get(question, 0))[:AT_ONCE]:
             self._turn += 1
             self._looked[question] = self._turn
-            self._fetching[question] = _Fetch(lambda question=question: list(self._grid.pull_messages([question])))
+            self._fetching[question] = _Fetch(partial(self._pulled, question))
+
+    def _pulled(self, question: str) -> list[Message]:
+        return list(self._grid.pull_messages([question]))
 
     def _fetch_some(self) -> None:
         """Fetch the next replies, and wait for them a little; those that take long do not count."""

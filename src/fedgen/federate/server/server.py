@@ -244,10 +244,10 @@ class Server:
         del uploads[worst]
         corrected, _ = self._combined(number - 1, before, uploads)
         self._journal_taken_back(number - 1, worst, "the sites' training losses rose or were not finite")
-        scored = sum(record["round"] == number for record in self.records)  # its score is of the model as it was
-        self.run_folder.save(corrected, self._about(), without=scored)
-        if scored:  # after the checkpoint, which must not cover more than there is
-            self.records = self.run_folder.rewind((self.run_folder.about() or {})["metrics_bytes"])
+        if self.records and self.records[-1]["round"] == number:  # the score of the model as it was
+            self.records = self.run_folder.save_without_last(corrected, self._about())
+        else:
+            self._save(corrected)
         if self.settings.keep_rounds:
             save_tree(self.path / "rounds" / f"{number}.safetensors", corrected, self._about())
         self._unjudged.keep(number - 1, before, uploads, taken_back=True)
