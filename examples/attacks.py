@@ -1,14 +1,16 @@
 """One, two or three of ten users attack: what does it cost, under each way to aggregate?
 
-    python examples/attacks.py [FOLDER [ROUNDS]]
+    python examples/attacks.py [--algorithm fedgen] [--alpha 1 0.1] [--seeds 3] [--rounds 40 200] [--json FILE]
 
-prints a table of accuracies for FedAvg and FedGen, and with FOLDER draws attacks.svg there (see docs/attacks.md).
-Attackers change what they upload, knowing what all others send. Those of `label flip` also train on wrong labels.
+prints tables of accuracies, and with `--folder` draws attacks.svg there (see docs/attacks.md). What is in FILE already
+is not computed again. Attackers change what they upload, knowing what all others send. Those of `label flip` also train
+on wrong labels. A GPU computes all attacks, seeds and values of alpha at once.
 """
 
+import argparse
 import dataclasses
-import sys
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +23,19 @@ from fedgen.algorithms.fedavg import fedavg
 from fedgen.algorithms.fedgen import fedgen as fedgen_algorithm
 from fedgen.algorithms.wrap import With, innermost, with_innermost
 from fedgen.config import resolve
+from fedgen.core.trees import is_off
 from fedgen.report.figures import Line, line_figure, save_figure
 from fedgen.simulator.engine import Inputs
-from fedgen.simulator.setup import Setup, prepare
+from fedgen.simulator.setup import Setup, prepare_together
+from fedgen.simulator.sharding import place
 
 USERS = 10
-BOUND = 2.0  # times the median length: the default of max_update, which attackers know
+BOUND = 2.0  # times the median length: what attackers send at most where there is no bound
 AGGREGATIONS: dict[str, dict[str, Any]] = {
     "mean, no bound": {"max_update": 0.0},
+    "mean, bound 1": {"max_update": 1.0},
+    "mean, bound 1.25": {"max_update": 1.25},
+    "mean, bound 1.5": {"max_update": 1.5},
     "mean (default)": {},
     "clip": {"clip": 1.0},
     "median": {"aggregation": "median"},
@@ -43,16 +50,17 @@ class Known(NamedTuple):
 
     mean: Any
     deviation: Any  # the standard deviation of each number
-    length: jax.Array  # the median length of an update
+    longest: jax.Array  # the longest update that the server does not shorten
 
 
-def known(updates: Any, honest: jax.Array) -> Known:
+def known(updates: Any, honest: jax.Array, bound: Any = BOUND) -> Known:
     """The knowledge in updates [user, ...], of which those that are `honest` [user] count."""
     part = honest / jnp.sum(honest)
     mean = jax.tree.map(lambda a: jnp.tensordot(part, a, axes=1), updates)
     square = jax.tree.map(lambda a, m: jnp.tensordot(part, (a - m) ** 2, axes=1), updates, mean)
     lengths = jax.vmap(_length)(updates)
-    return Known(mean, jax.tree.map(jnp.sqrt, square), jnp.nanmedian(jnp.where(honest > 0, lengths, jnp.nan)))
+    median = jnp.nanmedian(jnp.where(honest > 0, lengths, jnp.nan))
+    return Known(mean, jax.tree.map(jnp.sqrt, square), bound * median)
 
 
 def _length(tree: Any) -> jax.Array:
@@ -61,7 +69,7 @@ def _length(tree: Any) -> jax.Array:
 
 def _reversal(mine: Any, others: Known) -> Any:
     """The honest mean, negated, as long as may be."""
-    factor = BOUND * others.length / jnp.maximum(_length(others.mean), 1e-12)
+    factor = others.longest / jnp.maximum(_length(others.mean), 1e-12)
     return jax.tree.map(lambda m: -factor * m, others.mean)
 
 
@@ -74,9 +82,12 @@ ATTACKS: dict[str, Callable[[Any, Known], Any]] = {
     "lying counts": _reversal,
     # Baruch et al. 2019, "A Little Is Enough": within what honest users send, on one side of it
     "ALIE, z = 1.5": lambda mine, others: jax.tree.map(lambda m, s: m - 1.5 * s, others.mean, others.deviation),
+    # No attack: the mean is as if the user were not there, which is what its data is worth to the others
+    "absent": lambda mine, others: others.mean,
 }
 NAMES = list(ATTACKS)
 LABEL_FLIP, LATE, COUNTS = (NAMES.index(name) for name in ("label flip × 10", "one late shot", "lying counts"))
+ABSENT = NAMES.index("absent")
 
 
 def lying(counts: jax.Array) -> jax.Array:
@@ -95,7 +106,8 @@ def under_attack(builder: Callable[..., fedgen.Algorithm]) -> Callable[..., fedg
             bad &= (attack != LATE) | (round.number == federation.rounds - 1)
             sent, start = innermost(uploads), innermost(server).params
             updates = jax.tree.map(lambda a, b: a - b, sent.params, start)
-            others = known(updates, 1.0 - bad)
+            bound = BOUND if is_off(federation.max_update) else federation.max_update
+            others = known(updates, 1.0 - bad, bound)
             forged = [jax.vmap(lambda mine, f=f: f(mine, others))(updates) for f in ATTACKS.values()]
 
             def chosen(a: jax.Array, b: jax.Array, *ways: jax.Array) -> jax.Array:
@@ -105,8 +117,9 @@ def under_attack(builder: Callable[..., fedgen.Algorithm]) -> Callable[..., fedg
             params = jax.tree.map(chosen, sent.params, start, *forged)
             uploads = with_innermost(uploads, sent._replace(params=params))
             if isinstance(uploads, With):
-                lie = (bad & (attack == COUNTS))[:, None]
-                counts = jnp.where(lie, lying(uploads.own.counts), uploads.own.counts)
+                honest = uploads.own.counts
+                counts = jnp.where((bad & (attack == COUNTS))[:, None], lying(honest), honest)
+                counts = jnp.where((bad & (attack == ABSENT))[:, None], jnp.zeros_like(honest), counts)
                 uploads = With(uploads.base, uploads.own._replace(counts=counts))
             return base.server_update(server, uploads, round)
 
@@ -133,46 +146,104 @@ def holding_wrong_labels(rows: np.ndarray, size: np.ndarray, samples: int, users
     return np.where(np.arange(len(rows)) < size[:users].sum(), rows + samples, rows)
 
 
-class Federation:
-    """One algorithm and one way to aggregate, compiled once for all attacks."""
+class Case(NamedTuple):
+    """One run."""
 
-    def __init__(self, algorithm: str, rounds: int, **settings: Any) -> None:
+    alpha: float
+    seed: int
+    attack: int
+    attackers: int
+
+
+class Federations:
+    """One algorithm and one way to aggregate, compiled once for all cases."""
+
+    def __init__(self, algorithm: str, rounds: int, cases: Sequence[Case], **settings: Any) -> None:
         name = f"{algorithm}-under-attack"
         fedgen.ALGORITHMS[name] = BUILDERS[algorithm]
-        common = {"users": USERS, "active": USERS, "rounds": rounds, "alpha": 1.0, "lr": 0.1, "model": "mlp"}
+        common = {"users": USERS, "active": USERS, "rounds": rounds, "lr": 0.1, "model": "mlp", "score_users": 1}
         options = {f"{name}.attack": 1.0, f"{name}.attackers": 1.0}
-        config = resolve({"algorithms": [name], **common, **options, **settings})
-        plain = prepare(config)
+        alphas = list(dict.fromkeys(case.alpha for case in cases))
+        seeds = {"seed": 0, "seeds": 1 + max(case.seed for case in cases)}
+        fixed = {"algorithms": [name], **common, **options, **seeds, **settings}
+        self.setups = dict(zip(alphas, prepare_together([resolve({**fixed, "alpha": a}) for a in alphas]), strict=True))
+        plain = self.setups[alphas[0]]  # all have the same samples
         self.samples = len(plain.data.y)
-        setup = with_wrong_labels(plain)
-        self.inputs = setup.inputs(name, [config.seed])
-        self.program = setup.program(name, self.inputs, batched=False)
-        self.rounds, self.total = rounds, int(setup.totals(config.seed).sum())
+        self.name, self.cases = name, cases
+        self.batched = jax.default_backend() != "cpu"  # a GPU computes all at once, a CPU one after the other
+        inputs = self._inputs(cases if self.batched else cases[:1])
+        self.program = with_wrong_labels(plain).program(name, inputs, self.batched)
 
-    def accuracy(self, attack: int, attackers: int) -> float:
-        """The accuracy at the end, in percent."""
-        inputs = self._inputs(attack, attackers)
-        state = self.program.advance(inputs, self.program.init(inputs), 0, self.rounds)
-        return 100 * float(np.sum(self.program.evaluate(inputs, state, self.rounds).global_model)) / self.total
+    def accuracies(self, rounds: Sequence[int]) -> dict[Case, list[float]]:
+        """The accuracies of all cases after these numbers of rounds, in percent."""
+        groups = [self.cases] if self.batched else [[case] for case in self.cases]
+        return {case: scores for group in groups for case, scores in self._accuracies(group, rounds).items()}
 
-    def _inputs(self, attack: int, attackers: int) -> Inputs:
-        inputs = self.inputs
-        hyper = {**inputs.hyper, "attack": jnp.full(1, float(attack)), "attackers": jnp.full(1, float(attackers))}
-        wrong = attackers if attack == LABEL_FLIP else 0
+    def _accuracies(self, cases: Sequence[Case], rounds: Sequence[int]) -> dict[Case, list[float]]:
+        inputs, before = self._inputs(cases), 0
+        state = self.program.init(inputs)
+        found: dict[Case, list[float]] = {case: [] for case in cases}
+        for number in rounds:
+            state, before = self.program.advance(inputs, state, before, number), number
+            correct = np.sum(np.asarray(self.program.evaluate(inputs, state, number).global_model), axis=1)
+            for case, right in zip(cases, correct, strict=True):
+                found[case].append(100 * float(right) / int(self.setups[case.alpha].totals(case.seed).sum()))
+        return found
+
+    def _inputs(self, cases: Sequence[Case]) -> Inputs:
+        parts = [self._input(case) for case in cases]
+        return place(jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts))
+
+    def _input(self, case: Case) -> Inputs:
+        inputs = self.setups[case.alpha].inputs(self.name, [case.seed])
+        how = {"attack": jnp.full(1, float(case.attack)), "attackers": jnp.full(1, float(case.attackers))}
+        wrong = case.attackers if case.attack == LABEL_FLIP else 0
         rows, size = np.asarray(inputs.rows[0]), np.asarray(inputs.size[0])
         held = holding_wrong_labels(rows, size, self.samples, wrong)
-        return inputs._replace(hyper=hyper, rows=jnp.asarray(held)[None])
+        return inputs._replace(hyper={**inputs.hyper, **how}, rows=jnp.asarray(held)[None])
 
 
-def table(algorithm: str, rounds: int, **settings: Any) -> dict[str, dict[str, list[float]]]:
-    """By aggregation and attack: the accuracy with 1, 2 and 3 attackers, or with none."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for name, options in AGGREGATIONS.items():
-        federation = Federation(algorithm, rounds, **{**settings, **options})
-        found[name] = {"none": [federation.accuracy(0, 0)]}
-        for number, attack in enumerate(ATTACKS):
-            if number != COUNTS or algorithm == "fedgen":
-                found[name][attack] = [federation.accuracy(number, attackers) for attackers in (1, 2, 3)]
+Row = dict[str, list[float]]  # by attack: the accuracy with 1, 2 and 3 attackers; "none": without any
+NONE = (0, 0)
+
+
+def all_cases(algorithm: str, alphas: Sequence[float], seeds: int, chosen: Sequence[str], users: int) -> list[Case]:
+    """The chosen attacks by one user and by up to so many, and none."""
+    attacks = [(NAMES.index(name), number) for name in chosen for number in range(1, users + 1)]
+    ways = [NONE, *(way for way in attacks if way[0] != COUNTS or algorithm == "fedgen")]
+    return [Case(alpha, seed, *way) for alpha in alphas for seed in range(seeds) for way in ways]
+
+
+def measure(
+    algorithm: str,
+    aggregation: str,
+    alphas: Sequence[float],
+    seeds: int,
+    rounds: Sequence[int],
+    *,
+    chosen: Sequence[str] = NAMES,
+    users: int = 3,
+    **settings: Any,
+) -> list[dict[str, Any]]:
+    """What came out of all cases, a record for each."""
+    cases = all_cases(algorithm, alphas, seeds, chosen, users)
+    federations = Federations(algorithm, rounds[-1], cases, **{**AGGREGATIONS[aggregation], **settings})
+    about = {"algorithm": algorithm, "aggregation": aggregation, "rounds": list(rounds)}
+    return [
+        {**about, **case._asdict(), "attack": NAMES[case.attack] if case.attackers else "none", "accuracy": scores}
+        for case, scores in federations.accuracies(rounds).items()
+    ]
+
+
+def table(records: Sequence[Mapping[str, Any]], alpha: float, number: int) -> dict[str, Row]:
+    """By aggregation and attack: the mean accuracy over seeds after the rounds of this number."""
+    scores: dict[tuple[str, str, int], list[float]] = {}
+    for r in records:
+        if r["alpha"] == alpha:
+            scores.setdefault((r["aggregation"], r["attack"], r["attackers"]), []).append(r["accuracy"][number])
+    found: dict[str, Row] = {}
+    for (aggregation, attack, _), of_seeds in sorted(scores.items(), key=lambda item: item[0][2]):
+        found.setdefault(aggregation, {}).setdefault(attack, []).append(float(np.mean(of_seeds)))
     return found
 
 
@@ -189,7 +260,8 @@ def draw(folder: Path, found: Mapping[str, Mapping[str, list[float]]]) -> None:
     """Draw the accuracy under the worst of the attacks against the number of attackers."""
     lines = []
     for number, (name, row) in enumerate(found.items()):
-        worst = [min(scores) for scores in zip(*(row[name] for name in row if name != "none"), strict=True)]
+        attacked = [row[attack] for attack in row if attack not in ("none", "absent")]
+        worst = [min(scores) for scores in zip(*attacked, strict=True)]
         lines.append(Line(name, [[x, y, y, y] for x, y in enumerate(row["none"] + worst)], (number, 0)))
     title = "FedAvg on MNIST: the worst of the attacks"
     labels = {"x_title": "attackers among 10 users", "y_title": "test accuracy, %"}
@@ -197,11 +269,36 @@ def draw(folder: Path, found: Mapping[str, Mapping[str, list[float]]]) -> None:
     save_figure(figure, folder, "attacks")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Read the options, compute what is missing, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithm", nargs="+", default=list(BUILDERS), choices=list(BUILDERS))
+    parser.add_argument("--aggregation", nargs="+", default=list(AGGREGATIONS), choices=list(AGGREGATIONS))
+    parser.add_argument("--attack", nargs="+", default=NAMES, choices=NAMES)
+    parser.add_argument("--attackers", type=int, default=3, choices=(1, 2, 3), help="up to so many")
+    parser.add_argument("--alpha", nargs="+", type=float, default=[1.0])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--rounds", nargs="+", type=int, default=[40], help="after which accuracy is computed")
+    parser.add_argument("--json", type=Path, help="all results; what is there already is not computed again")
+    parser.add_argument("--folder", type=Path, help="where attacks.svg is drawn, for the first algorithm and alpha")
+    chosen = parser.parse_args()
     fedgen.use_machine_well()
-    length = int(sys.argv[2]) if len(sys.argv) > 2 else 40
-    for algorithm in BUILDERS:
-        scores = table(algorithm, length)
-        show(algorithm, scores)
-        if len(sys.argv) > 1 and algorithm == "fedavg":
-            draw(Path(sys.argv[1]), scores)
+    kept = json.loads(chosen.json.read_text()) if chosen.json and chosen.json.exists() else []
+    for algorithm in chosen.algorithm:
+        for aggregation in chosen.aggregation:
+            if any((r["algorithm"], r["aggregation"]) == (algorithm, aggregation) for r in kept):
+                continue
+            which = {"chosen": chosen.attack, "users": chosen.attackers}
+            kept += measure(algorithm, aggregation, chosen.alpha, chosen.seeds, sorted(chosen.rounds), **which)
+            if chosen.json:
+                chosen.json.write_text(json.dumps(kept))
+        own = [record for record in kept if record["algorithm"] == algorithm]
+        for alpha in chosen.alpha:
+            for number, rounds in enumerate(sorted(chosen.rounds)):
+                show(f"{algorithm}, α = {alpha:g}, {rounds} rounds", table(own, alpha, number))
+        if chosen.folder and algorithm == chosen.algorithm[0]:
+            draw(chosen.folder, table(own, chosen.alpha[0], -1))
+
+
+if __name__ == "__main__":
+    main()

@@ -108,7 +108,7 @@ class Killer:
         return kind
 
     def _server_process(self, kind: str) -> psutil.Process | None:
-        signs = {"gate": "federate gate", "server app": "flwr-serverapp", "SuperLink": "flower-superlink"}
+        signs = {"gate": "federate gate", "server app": "flwr-serverapp", "SuperLink": "gate.superlink"}
         for process in process_tree([self.processes.running["superlink"].pid]):
             try:
                 line = " ".join(process.cmdline())

@@ -33,8 +33,8 @@ def test_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
     import attacks
 
     few = ("mean, no bound", "mean (default)", "multi-krum")
-    monkeypatch.setattr(attacks, "AGGREGATIONS", {name: attacks.AGGREGATIONS[name] for name in few})
-    found = attacks.table("fedavg", 5)
+    records = [record for name in few for record in attacks.measure("fedavg", name, [1.0], 1, [5])]
+    found = attacks.table(records, 1.0, 0)
     assert set(found) == set(few)
     assert all(set(row) == {"none", *attacks.NAMES} - {"lying counts"} for row in found.values())
     flipped = {name: row["label flip × 10"][0] for name, row in found.items()}

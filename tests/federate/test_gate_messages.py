@@ -1,21 +1,27 @@
 """A site's message is what it says, and no larger unpacked than packed; and nobody gets what was sent to others."""
 
+import asyncio
 import json
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
+from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_object_id
 from gate_traffic import Letter, asked, objects, pulled
 
 from fedgen.core.trees import named
+from fedgen.federate.bell import Bells
 from fedgen.federate.gate import messages as gate_messages
 from fedgen.federate.gate.connections import Connection, ConnectionPool, network_of
+from fedgen.federate.gate.http import Response
 from fedgen.federate.gate.messages import MessageQueue
 from fedgen.federate.gate.objects import InvalidObjectError, examine_object, inflated_size
+from fedgen.federate.gate.objects_sent import SentObjects
 from fedgen.federate.gate.rules import RequestRefusedError
 from fedgen.federate.journal import Journal
 from fedgen.federate.server.checks import besides_arrays
@@ -246,6 +252,65 @@ def test_a_site_gets_what_was_sent_to_it_and_not_for_ever(queue: MessageQueue, m
     for name in own[:1]:
         with pytest.raises(RequestRefusedError, match="not sent to this site"):
             queue.message_with(name)
+
+
+def test_a_message_that_is_answered_while_it_is_offered_again_is_no_offence(queue: MessageQueue) -> None:
+    """A site lost its connection, was offered the message again, and then its last request was read."""
+    letter = Letter({"a": np.zeros(3)}, asked("a"))
+    sent = queue.record_sent(pulled(letter.question))
+    assert sent is not None
+    session = queue.announce(letter.request, 0).session_id
+    assert queue.lost() is sent
+    sent.offer_again()
+    for name, content in letter.contents.items():
+        pushed = PushObjectRequest(object_id=name, object_content=content, session_id=session)
+        incoming = queue.receive(pushed, 0)
+    queue.finish(incoming)
+    for name in objects(pulled(letter.question).message_object_trees[0]):
+        assert queue.message_with(name).answered
+    assert queue.message_or_answered(sent.id) is sent
+    assert queue.lost() is None
+    with pytest.raises(RequestRefusedError, match="answered already"):
+        queue.announce(letter.request, 0)
+
+
+def test_an_object_for_all_sites_is_fetched_once() -> None:
+    asked_for: list[str] = []
+
+    async def ask_all() -> list[Response]:
+        kept = SentObjects(kept=100)
+
+        def ask(name: str, size: int, *, there: bool = True) -> Callable[[], Awaitable[Response]]:
+            async def response() -> Response:
+                asked_for.append(name)
+                await asyncio.sleep(0)
+                content = b"x" * size if there else b""
+                found = PullObjectResponse(object_found=True, object_available=there, object_content=content)
+                return Response(200, found.SerializeToString())
+
+            return response
+
+        together = await asyncio.gather(*(kept.get("a", ask("a", 60)) for _ in range(5)))
+        for _ in range(2):
+            await kept.get("later", ask("later", 1, there=False))  # not complete yet: asked for again
+        await kept.get("b", ask("b", 60))  # takes the place of a
+        await kept.get("a", ask("a", 60))
+        return list(together)
+
+    together = asyncio.run(ask_all())
+    assert len(set(together)) == 1
+    assert asked_for == ["a", "later", "later", "b", "a"]
+
+
+def test_an_idle_site_asks_superlink_only_when_there_is_something(tmp_path: Path) -> None:
+    bells = Bells(tmp_path)
+    assert bells.has_rung_since("north", time.time()), "a server app that rings nothing: SuperLink is always asked"
+    bells.ring("north")
+    assert bells.has_rung_since("north", time.time() - 1)
+    os.utime(tmp_path / "sent/north", (time.time() - 10,) * 2)
+    assert not bells.has_rung_since("north", time.time() - 5)
+    assert bells.has_rung_since("south", time.time() - 5)
+    assert bells.has_rung_since("north", time.time() - 60), "and now and then anyway"
 
 
 def test_a_site_collects_one_answer_at_a_time(queue: MessageQueue) -> None:

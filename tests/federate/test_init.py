@@ -73,7 +73,7 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             assert script.name in (root / "README.md").read_text()
 
     superlink = (root / "server/superlink.sh").read_text()
-    assert "flower-superlink --host 127.0.0.1 --port 8001 " in superlink, "its control interface has no password"
+    assert "federate.gate.superlink --host 127.0.0.1 --port 8001 " in superlink, "its control interface has no password"
     assert 'gate --listen "0.0.0.0:8000" --superlink 127.0.0.1:8001 -- ' in superlink
     connection = tomllib.loads((root / "server/flower/config.toml").read_text())["superlink"]["federation"]
     assert connection["address"] == "127.0.0.1:8001"

@@ -146,6 +146,10 @@ def test_the_certificate_is_renewed_for_the_same_key_and_names(root: Path, fedge
     (root / "authority").rename(authority)
     code, said = fedgen("renew-certificate", root)
     assert (code, "Run this where the authority's key is kept" in said) == (2, True)
+    alone = tmp_path / "server.crt"  # nothing else of the folder is needed
+    alone.write_bytes((root / "server/server.crt").read_bytes())
+    assert fedgen("renew-certificate", alone, "--authority", authority)[0] == 0
+    assert alone.read_bytes() != (root / "server/server.crt").read_bytes()
     assert fedgen("renew-certificate", root, "--authority", authority)[0] == 0
     before, after = map(x509.load_pem_x509_certificate, (old, server.read_bytes()))
     after.verify_directly_issued_by(x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes()))

@@ -69,7 +69,7 @@ def test_no_script_and_no_process_opens_another_interface(tmp_path: Path, monkey
     folders = Folders(tmp_path)
     programs = tmp_path / "bin"
     programs.mkdir()
-    for program in ("fedgen", "flower-superlink", "flwr"):  # which print their environment
+    for program in ("fedgen", "python3", "flwr"):  # which print their environment
         (programs / program).write_text("#!/bin/sh\nenv\n")
         (programs / program).chmod(0o755)
     for listen in ("", "0.0.0.0:8000"):

@@ -1,5 +1,6 @@
 """A round that breaks the model is taken back and done again without the outlier, whoever judges it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,9 @@ def test_the_sites_losses_judge_in_the_next_round_also_after_a_kill(tmp_path: Pa
         (taken,) = events(server, "taken back")
         assert (taken["round"], taken["without"]) == (1, "site-1")
         assert not list(server.path.glob("round*.safetensors")), "nothing is left of what is judged"
+        assert len(events(server, "score")) > len(server.records), "the score of the broken model was taken back"
+        kept = [json.loads(line)["round"] for line in (server.path / "metrics.jsonl").read_text().splitlines()]
+        assert kept == [1, 3, 4]
         assert not events(server, "refused")
         results.append(state(server, 4))
     assert same_bits(*results)

@@ -91,23 +91,25 @@ def rotate_key(folder: Root, name: Site, public_key: OwnKey = None) -> None:
 
 
 def renew_certificate(
-    folder: Root,
+    folder: Annotated[Path, typer.Argument(help="The federation's folder, or only the server's certificate.")],
     authority: Annotated[
         Path | None, typer.Option(help="The folder with ca.key and ca.crt. Default: authority in FOLDER.")
     ] = None,
 ) -> None:
     """Make another certificate for the server, for the same key and names, valid for up to 825 days.
 
-    Run this where the authority's key is kept. The old certificate is kept beside the new one; sites need nothing new.
+    Run this where the authority's key is kept: besides the authority only server/server.crt is needed there. The old
+    certificate is kept beside the new one; sites need nothing new.
     """
     flower_is_installed()
     from fedgen.federate.deploy.folders import Folders
     from fedgen.federate.deploy.renew import renew_certificate
 
     raise_again()
-    folders = Folders(folder.resolve())
-    done = renew_certificate(folders, authority or folders.authority)
-    _say(f"{folders.server / 'server.crt'} is now valid until {done.until:%Y-%m-%d}; the old one is {done.kept.name}.")
+    given, folders = folder.resolve(), Folders(folder.resolve())
+    certificate = given if given.is_file() else folders.server / "server.crt"
+    done = renew_certificate(certificate, authority or folders.authority)
+    _say(f"{certificate} is now valid until {done.until:%Y-%m-%d}; the old one is {done.kept.name}.")
     _say(f"Before {done.before:%Y-%m-%d}, when the old one ends: restart server/superlink.sh. Sites reconnect.")
 
 

@@ -3,6 +3,8 @@
 import math
 import os
 import re
+import threading
+import time
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -18,6 +20,7 @@ from fedgen.federate.server.server import Server
 from fedgen.federate.site.site import Site
 from fedgen.federate.wire import InvalidMessageError
 
+_LOOK = 0.5  # seconds between looks whether the parent process is still there
 SERVER_VARIABLE = "FEDGEN_SERVER"  # the environment variable with the server's folder
 
 
@@ -33,6 +36,7 @@ def server_app(app: Path) -> ServerApp:
             raise FedgenError(f"set {SERVER_VARIABLE} to the server's folder before starting flower-superlink")
         name = str(context.run_config.get("run", "run"))
         journal = Journal(Path(folder) / "log.jsonl", run=name)
+        _end_with_parent()
         try:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
                 raise FedgenError(f"the run is called {name!r}; use letters, digits, '-', '_' and '.'")
@@ -43,6 +47,22 @@ def server_app(app: Path) -> ServerApp:
             raise
 
     return flower
+
+
+def _end_with_parent() -> None:
+    """End this process soon after the one that started it, which SuperLink takes with it.
+
+    Flower's client would try for minutes to reach a SuperLink that is gone, while the run cannot be resumed. Every file
+    is written so that a kill at any time does no harm.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def client_app(app: Path) -> ClientApp:

@@ -121,6 +121,13 @@ class RunFolder:
                 size = file.seek(0, os.SEEK_END)
         save_tree(self.checkpoint_file, state, {**about, "metrics_bytes": size})
 
+    def save_without_last(self, state: Tree, about: Mapping[str, Any]) -> list[Record]:
+        """Write a checkpoint that does not cover the last line of the metrics, and remove that; returns the others."""
+        lines = self.metrics_file.read_bytes().splitlines(keepends=True)
+        size = sum(map(len, lines[:-1]))
+        save_tree(self.checkpoint_file, state, {**about, "metrics_bytes": size})  # first: it may not cover too much
+        return self.rewind(size)
+
     def about(self) -> dict[str, Any] | None:
         """The checkpoint's description, or None if there is no checkpoint yet."""
         return read_about(self.checkpoint_file) if self.checkpoint_file.exists() else None

@@ -10,7 +10,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedgen.errors import FedgenError
-from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.deploy.keys import Authority, renewed_certificate
 from fedgen.files import write_whole
 
@@ -23,13 +22,13 @@ class Renewed(NamedTuple):
     kept: Path
 
 
-def renew_certificate(folders: Folders, authority: Path) -> Renewed:
-    """Issue another certificate for the server's key and names, signed by the authority in this folder."""
-    path = folders.server / "server.crt"
+def renew_certificate(path: Path, authority: Path) -> Renewed:
+    """Replace a server's certificate by another for the same key and names, signed by the authority in this folder."""
     if not (authority / "ca.key").exists():
         raise FedgenError(
             f"{authority / 'ca.key'} is not here. Run this where the authority's key is kept (--authority names its"
-            f" folder); besides it, only {path} is needed there, and the new one is then copied back to the server"
+            f" folder) and give it {path}, alone or in its folder: nothing else is needed there. The new one is then"
+            " copied back to the server"
         )
     old, root = _certificate(path), _certificate(authority / "ca.crt")
     now = datetime.datetime.now(datetime.UTC)

@@ -8,7 +8,8 @@ from fedgen.federate.deploy.folders import APP, CONNECTION, Folders
 from fedgen.federate.flower import OPENS_INTERFACES
 from fedgen.files import write_whole
 
-_SUPERNODE = "fedgen.federate.site.supernode"  # a module that does not import JAX, for which a SuperNode has no use
+# Modules that run Flower's commands; they do not import JAX, for which neither has any use.
+_SUPERNODE, _SUPERLINK = "fedgen.federate.site.supernode", "fedgen.federate.gate.superlink"
 PORT_VARIABLE = "FEDGEN_PORT"  # the port that a SuperNode listens on; it must differ where several run on one machine
 _QUIET = """\
 umask 077
@@ -54,7 +55,7 @@ def write_scripts(folders: Folders, sites: list[str], endpoints: Endpoints) -> N
     """Write the scripts for the server and the sites; with a gate, they use TLS and keys."""
     tls = bool(endpoints.listen)
     command = (
-        f"flower-superlink --host 127.0.0.1 --port {endpoints.superlink} --database superlink.sqlite"
+        f"python3 -P -m {_SUPERLINK} --host 127.0.0.1 --port {endpoints.superlink} --database superlink.sqlite"
         " --disable-runtime-dependency-installation"
     )
     if tls:

@@ -15,7 +15,7 @@ import ssl
 import struct
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ import httpx
 from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
+from fedgen.federate.bell import Bells
 from fedgen.federate.deploy.keys import key_files, public_keys
 from fedgen.federate.flower import (
     CONTROL_LIST_NODES,
@@ -52,6 +53,7 @@ from fedgen.federate.gate import http as gate_http
 from fedgen.federate.gate.connections import Connection, ConnectionPool
 from fedgen.federate.gate.http import HttpConnection, Response
 from fedgen.federate.gate.messages import Incoming, MessageQueue, ServerMessage, message_queues
+from fedgen.federate.gate.objects_sent import SentObjects
 from fedgen.federate.gate.rules import (
     ACTIVATE,
     CONFIRM,
@@ -72,10 +74,11 @@ from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
 
 _RUN_ENDED = 403  # SuperLink's response where a run is not running
 _TIDY = 300.0  # seconds
-_TO_SUPERLINK = 64  # connections
+_TO_SUPERLINK = 8  # connections; SuperLink is one process, and more would only wait there for each other
 _HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
 _KEYS_EVERY = 1.0  # seconds between looks at the folder of keys
-_LINES = 60  # refusals written to the journal in a minute, for each site and for all unauthenticated clients together
+# Refusals written to the journal in a minute, for each site and for all unauthenticated clients together; and returns.
+_LINES = 60
 _JOURNAL = 16 << 20  # bytes after which the journal is rotated
 
 
@@ -96,7 +99,7 @@ class Gate:
         self._rules = Rules(keys)
         self._queues = message_queues(keys, folder / "incoming", max_message)
         self._refusals = RefusalWriter(folder / REFUSALS)  # for the server, which counts them as strikes
-        self._pool = ConnectionPool()
+        self._pool, self._objects, self._bells = ConnectionPool(), SentObjects(), Bells(folder)
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._tls.set_alpn_protocols(["http/1.1"])
@@ -117,7 +120,7 @@ class Gate:
         except OSError as error:
             raise FedgenError(f"the gate cannot listen on {listen.host}:{listen.port}: {error.strerror}") from error
         _allow_files(len(self._queues))
-        limits = httpx.Limits(max_connections=_TO_SUPERLINK, max_keepalive_connections=16)
+        limits = httpx.Limits(max_connections=_TO_SUPERLINK, max_keepalive_connections=_TO_SUPERLINK)
         client = httpx.AsyncClient(verify=self._trusted, trust_env=False, timeout=60, limits=limits)
         self.journal.write("open", address=f"{listen.host}:{listener.getsockname()[1]}")
         with listener:
@@ -252,14 +255,16 @@ class Gate:
             return await self._deliver_when_complete(queue, incoming, head, client), None
         if head.target == PULL_OBJECT:
             message = queue.message_with(request.object_id)
+            if message.answered:
+                return Response(200, PullObjectResponse(object_found=False).SerializeToString()), message
         if head.target == CONFIRM:
             # SuperLink would delete the message. Forwarded when the reply is there: until then a site may lose it.
-            message = queue.message(request.message_object_id)
+            message = queue.message_or_answered(request.message_object_id)
             if not message.confirmed:
                 message.confirmed = True
                 self._account(queue, "down", message, message.bytes, len(message.objects))
             return Response(200, ConfirmMessageReceivedResponse().SerializeToString()), message
-        response = await self._forward(head, head.target, request, client)
+        response = await self._response(queue, head, request, message, client)
         if head.target == ACTIVATE and response.status == NOT_AUTHENTICATED:
             response = await self._take_over(connection, queue, head, request, response, client)
         if head.target == PULL_MESSAGE and response.status == 200:
@@ -272,6 +277,29 @@ class Gate:
         elif response.status == _RUN_ENDED and hasattr(request, "run_id"):
             queue.drop_run(request.run_id)
         return response, message
+
+    async def _response(
+        self, queue: MessageQueue, head: Head, request: Any, message: ServerMessage | None, client: httpx.AsyncClient
+    ) -> Response:
+        """SuperLink's response, or our own where it is known: an object that another site has got, or no new message.
+
+        The message itself is asked for by each site: there it is seen that the server has given it up.
+        """
+
+        def ask() -> Awaitable[Response]:
+            return self._forward(head, head.target, request, client)
+
+        if message is not None and request.object_id != message.id:
+            return await self._objects.get(request.object_id, ask)
+        if head.target != PULL_MESSAGE:
+            return await ask()
+        began = time.time()
+        if not self._bells.has_rung_since(queue.site, queue.nothing_at):
+            return Response(200, PullMessagesResponse().SerializeToString())
+        response = await ask()
+        if response.status == 200 and not PullMessagesResponse.FromString(response.content).messages_list:
+            queue.nothing_at = began
+        return response
 
     async def _take_over(
         self,
@@ -297,7 +325,8 @@ class Gate:
             return refused
         for node in ListNodesResponse.FromString(listed.content).nodes_info:
             if node.public_key == request.public_key and node.status == NODE_ONLINE:
-                self._write("returned", {"site": head.site})
+                if self._may_be_written(f"{head.site} returned"):
+                    self._write("returned", {"site": head.site})
                 if queue.lost() is None:
                     await self._forward(head, DEACTIVATE, DeactivateNodeRequest(node_id=node.node_id), client)
                     return await self._forward(head, ACTIVATE, request, client)
@@ -376,13 +405,7 @@ class Gate:
 
     def _note(self, address: str, refusal: RequestRefusedError) -> None:
         """Log a refusal. Many of them neither fill the disk nor hide those that count as strikes."""
-        who = f"{refusal.site} {refusal.status in STRIKE_STATUSES}"
-        minute = int(time.monotonic() // 60)
-        if minute != self._minute:
-            self._minute = minute
-            self._lines.clear()
-        self._lines[who] += 1
-        if self._lines[who] <= _LINES:
+        if self._may_be_written(f"{refusal.site} {refusal.status in STRIKE_STATUSES}"):
             about = {"site": refusal.site} if refusal.site else {"address": address}
             if refusal.question:
                 about["question"] = refusal.question
@@ -390,6 +413,15 @@ class Gate:
             if refusal.status in STRIKE_STATUSES and refusal.site:
                 with contextlib.suppress(OSError):
                     self._refusals.add(Refusal(refusal.site, refusal.reason, refusal.question))
+
+    def _may_be_written(self, who: str) -> bool:
+        """Whether the journal takes another line that this one has caused, in this minute."""
+        minute = int(time.monotonic() // 60)
+        if minute != self._minute:
+            self._minute = minute
+            self._lines.clear()
+        self._lines[who] += 1
+        return self._lines[who] <= _LINES
 
     def _write(self, event: str, about: Mapping[str, Any]) -> None:
         """Log an event; where the disk is full or no file can be opened, only that line is lost."""

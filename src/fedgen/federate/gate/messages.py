@@ -27,6 +27,7 @@ from fedgen.federate.gate.objects import CHUNK, InvalidObjectError, Piece, exami
 from fedgen.federate.gate.rules import NOT_IN_ORDER, TOO_LARGE, RequestRefusedError
 
 _OPEN_MESSAGES = 64  # that one site may have open; Flower hands out one at a time
+_ANSWERED = 4  # answered messages that are remembered
 _OFFERS = 3  # how often a site gets the same message; a fault of the message itself must not become an endless loop
 RECORDS = (
     1 << 20
@@ -40,6 +41,7 @@ class ServerMessage:
     def __init__(self, message: Any, tree: ObjectTree) -> None:
         self._message, self._tree = message, tree
         about = message.metadata
+        self.id = str(about.message_id)
         self._expires = about.created_at + about.ttl  # by the clock of this machine, on which the server app runs
         self._offers = 1
         self.dropped = False  # there will be no answer to it, so it is not offered again
@@ -47,6 +49,7 @@ class ServerMessage:
         self.objects = set(_children_of(tree))
         self.bytes = 0  # on the wire, so far
         self.confirmed = False  # the site has acknowledged all of it
+        self.answered = False
 
     @property
     def run_id(self) -> int:
@@ -125,7 +128,9 @@ class MessageQueue:
     def __init__(self, site: str, folder: Path, max_message: int) -> None:
         self.site, self._folder, self._max_message = site, folder, max_message
         self._sent: OrderedDict[str, ServerMessage] = OrderedDict()  # by message id
+        self._answered: OrderedDict[str, ServerMessage] = OrderedDict()  # the latest of them
         self._incoming: Incoming | None = None  # the latest reply
+        self.nothing_at = 0.0  # when SuperLink last had no message for the site
         self.bytes_up = self.bytes_down = 0  # of all requests signed by this site, and of the responses
 
     def record_sent(self, response: PullMessagesResponse) -> ServerMessage | None:
@@ -158,8 +163,12 @@ class MessageQueue:
                 message.dropped = True
 
     def message_with(self, object_id: str) -> ServerMessage:
-        """The message that an object belongs to, among those for this site."""
-        for message in reversed(self._sent.values()):
+        """The message that an object belongs to, among those for this site; one that is answered comes last.
+
+        A site that lost its connection may be offered a message while its last request, with the rest of the answer,
+        still waits here to be read: then the message is answered before the site has fetched it again.
+        """
+        for message in (*reversed(self._sent.values()), *self._answered.values()):
             if object_id in message.objects:
                 return message
         raise RequestRefusedError(403, "an object that was not sent to this site", self.site)
@@ -171,6 +180,10 @@ class MessageQueue:
                 403, "a message that was not sent to this site, or is answered already", self.site
             )
         return self._sent[message_id]
+
+    def message_or_answered(self, message_id: str) -> ServerMessage:
+        """A message for this site, or one that it replied to of late."""
+        return self._answered.get(message_id) or self.message(message_id)
 
     def announce(self, request: PushMessagesRequest, size: int) -> PushMessagesResponse:
         """Begin to collect a reply; one that was never completed is dropped.
@@ -225,7 +238,11 @@ class MessageQueue:
     def finish(self, incoming: Incoming) -> None:
         """SuperLink has the reply: there can be no second one to the same message."""
         incoming.delivered = True
-        self._sent.pop(incoming.reply_to_id, None)
+        if (message := self._sent.pop(incoming.reply_to_id, None)) is not None:
+            message.answered = True
+            self._answered[incoming.reply_to_id] = message
+            while len(self._answered) > _ANSWERED:
+                self._answered.popitem(last=False)
         self.clear()
 
     def clear(self) -> None:

@@ -10,6 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
+from fedgen.federate.bell import Bells
+from fedgen.federate.flower import ObjectPullError
 from fedgen.federate.journal import Journal
 from fedgen.federate.refusals import RefusalReader
 from fedgen.federate.schema import ServerSettings
@@ -29,10 +31,16 @@ class Exchange:
     """The server's messages to its sites. A site that fails or misbehaves costs its own reply and nothing else."""
 
     def __init__(
-        self, grid: Grid, settings: ServerSettings, journal: Journal, members: Membership, gate: RefusalReader
+        self,
+        grid: Grid,
+        settings: ServerSettings,
+        journal: Journal,
+        members: Membership,
+        gate: RefusalReader,
+        bells: Bells,
     ) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
-        self._replies, self._gate = Replies(grid), gate
+        self._replies, self._gate, self._bells = Replies(grid), gate, bells
         self.roster = Roster(grid, settings, journal, members)
         self.strikes: dict[str, int] = {}  # by the name of the site
         self.excluded: dict[str, int | None] = {}  # by name: the round when it is asked again; None: never
@@ -100,10 +108,11 @@ class Exchange:
             # A random ticket, which the reply must repeat.
             question = ConfigRecord({"run": run, "round": number, "site": site, "ticket": secrets.token_hex(8)})
             content = RecordDict({"broadcast": arrays, "about": question})
-            # One by one: all together may be too large for one request.
+            # One by one: all together may be too large for one request, and sites would see them before their arrays.
             message = Message(content, node, kind, ttl=timeout + _LATE, group_id=str(number))
             try:
                 waiting[send(self._grid, message)] = site, question
+                self._bells.ring(self.roster.name(site))
             except SendError as error:
                 self._failed(site, number, str(error))
         answers: dict[int, Answer] = {}
@@ -114,7 +123,7 @@ class Exchange:
             found = self._replies.take(list(waiting))
             for asked, reply in found:
                 site, question = waiting.pop(asked)
-                if isinstance(reply, httpx.HTTPStatusError):
+                if isinstance(reply, httpx.HTTPStatusError | ObjectPullError):
                     self._failed(site, number, f"its answer could not be fetched: {reply}")
                     continue
                 if isinstance(reply, Exception):  # Flower could not unpack the site's bytes

@@ -3,16 +3,17 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedgen.federate.flower import RunNotRunningException, discard_object
+from fedgen.federate.flower import Arrival, RunNotRunningException, arrivals, discard_object
 
-_PATIENCE = 2.0  # seconds to wait for one reply that is being fetched before looking at the others
-AT_ONCE = 8  # messages whose replies are asked for in one look
+_PATIENCE = 2.0  # seconds to wait for replies that are being fetched before looking at the others
+AT_ONCE = 8  # replies that are fetched at a time
 _SWEEP, _MOST_LATE = 10.0, 10_000  # seconds between looks for late replies, and how many are looked for
 # SuperLink cannot be reached, or has ended the run. All other errors concern one site's message only.
 SUPERLINK_ERRORS = (httpx.TransportError, RunNotRunningException)
@@ -52,23 +53,14 @@ class Replies:
         self._over: set[str] = set()  # those that SuperLink has an end of: a reply, or an error in its place
 
     def take(self, questions: Iterable[str]) -> list[tuple[str, Message | Exception]]:
-        """The replies to these messages that have arrived, each with its message's id; an exception if not readable.
-
-        Only a few are asked for at a time, in turn: asking for a hundred at once would take SuperLink's time from the
-        sites that are about to reply.
-        """
-        found: list[tuple[str, Message | Exception]] = []
+        """The replies to these messages that have arrived, each with its message's id; an exception if not readable."""
+        questions = list(questions)
         self._late.sweep()
-        turn = sorted(questions, key=lambda question: self._looked.get(question, 0))[:AT_ONCE]
-        for question in turn:
-            self._turn += 1
-            self._looked[question] = self._turn
-            fetch = self._fetching.get(question)
-            if fetch is None:
-                fetch = self._fetching[question] = _Fetch(self._grid, question)
-                fetch.start()
-                fetch.join(_PATIENCE)
-            if not fetch.is_alive():
+        self._look([question for question in questions if question not in self._fetching])
+        self._fetch_some()
+        found: list[tuple[str, Message | Exception]] = []
+        for question in questions:
+            if (fetch := self._fetching.get(question)) is not None and fetch.has_ended():
                 replies = self._fetching.pop(question).replies()
                 found += [(question, reply) for reply in replies]
                 if replies:
@@ -77,13 +69,50 @@ class Replies:
                     self._good.add(question)
         return found
 
+    def _look(self, questions: list[str]) -> None:
+        """Find out which replies can be fetched: of all messages by one request.
+
+        Where it fails, which one site's message may have caused, and where the grid has no such request, some messages
+        are asked for one by one, in turn.
+        """
+        try:
+            found = arrivals(self._grid, questions)
+        except SUPERLINK_ERRORS:
+            raise
+        except Exception:
+            found = None
+        if found is not None:
+            self._fetching |= {arrival.question: _Fetch.of(arrival) for arrival in found}
+            return
+        for question in sorted(questions, key=lambda question: self._looked.get(question, 0))[:AT_ONCE]:
+            self._turn += 1
+            self._looked[question] = self._turn
+            self._fetching[question] = _Fetch(partial(self._pulled, question))
+
+    def _pulled(self, question: str) -> list[Message]:
+        return list(self._grid.pull_messages([question]))
+
+    def _fetch_some(self) -> None:
+        """Fetch the next replies, and wait for them a little; those that take long do not count."""
+        busy = [fetch for fetch in self._fetching.values() if fetch.is_busy()]
+        waiting = [fetch for fetch in self._fetching.values() if fetch.began is None]
+        for fetch in waiting[: AT_ONCE - len(busy)]:
+            fetch.begin()
+            busy.append(fetch)
+        deadline = time.monotonic() + _PATIENCE
+        for fetch in busy:
+            fetch.join(max(deadline - time.monotonic(), 0.0))
+
     def forget(self, questions: Iterable[str]) -> None:
         """Forget these messages, also at SuperLink; a reply that is still being fetched is dropped when it comes.
 
         SuperLink keeps a message until the site has fetched it, and a reply until the server has, or the run has ended.
         """
         for question in questions:
-            self._fetching.pop(question, None)
+            fetch = self._fetching.pop(question, None)
+            if fetch is not None and fetch.began is None and fetch.reply:
+                _discard(self._grid, fetch.reply)  # it was announced, once, and there was no time to fetch it
+                self._over.add(question)
             if question not in self._good:
                 _discard(self._grid, question)
             if question not in self._over:
@@ -117,11 +146,12 @@ class _Late:
         self._sweeping.start()
 
     def _fetch_all(self, questions: list[str]) -> None:
-        for question in questions:
-            # Whatever is wrong concerns nobody; it is tried again.
-            with contextlib.suppress(Exception):
-                if list(self._grid.pull_messages([question])):
-                    self._questions.pop(question, None)
+        # Whatever is wrong concerns nobody; it is tried again.
+        with contextlib.suppress(Exception):
+            for arrival in arrivals(self._grid, questions) or []:
+                self._questions.pop(arrival.question, None)  # it is not announced again
+                with contextlib.suppress(Exception):
+                    arrival.fetch()
 
 
 def _discard(grid: Grid, question: str) -> None:
@@ -133,16 +163,37 @@ def _discard(grid: Grid, question: str) -> None:
         return  # it only takes up space, until the run ends
 
 
-class _Fetch(threading.Thread):
-    def __init__(self, grid: Grid, question: str) -> None:
-        super().__init__(daemon=True)
-        self._grid, self._question = grid, question
+class _Fetch:
+    """The fetching of what replies there are to one message, in a thread."""
+
+    def __init__(self, fetch: Callable[[], list[Message]], reply: str = "") -> None:
+        self._fetch, self.reply = fetch, reply
+        self.began: float | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._replies: list[Message | Exception] = []
         self._ended: BaseException | None = None
 
-    def run(self) -> None:
+    @classmethod
+    def of(cls, arrival: Arrival) -> "_Fetch":
+        return cls(lambda: [arrival.fetch()], arrival.reply)
+
+    def begin(self) -> None:
+        self.began = time.monotonic()
+        self._thread.start()
+
+    def is_busy(self) -> bool:
+        """Whether it began a moment ago and has not ended."""
+        return self.began is not None and not self.has_ended() and time.monotonic() - self.began < _PATIENCE
+
+    def has_ended(self) -> bool:
+        return self.began is not None and not self._thread.is_alive()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
         try:
-            self._replies = list(self._grid.pull_messages([self._question]))
+            self._replies = list(self._fetch())
         except SUPERLINK_ERRORS as error:
             self._ended = error
         except Exception as error:

@@ -28,6 +28,7 @@ from fedgen.core.trees import all_finite, named, stack
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
+from fedgen.federate.bell import Bells
 from fedgen.federate.evaluate import Tester
 from fedgen.federate.gate.messages import RECORDS
 from fedgen.federate.journal import Journal
@@ -109,7 +110,8 @@ class Server:
         self.run_folder.write_data(self.shared.task.form)
         self.journal = journal
         members = Membership(folder, self.settings, journal, users=self.config.users, fixed=self.plan.depends_on_users)
-        self.exchange = Exchange(grid, self.settings, self.journal, members, RefusalReader(folder / REFUSALS))
+        gate = RefusalReader(folder / REFUSALS)
+        self.exchange = Exchange(grid, self.settings, self.journal, members, gate, Bells(folder))
         self.records: list[Record] = []
         self._unjudged = Unjudged(self.path, self.plan.forms)
         self._accuracy: float | None = None  # of the model after the last round, on the server's test samples
@@ -243,7 +245,10 @@ class Server:
         del uploads[worst]
         corrected, _ = self._combined(number - 1, before, uploads)
         self._journal_taken_back(number - 1, worst, "the sites' training losses rose or were not finite")
-        self._save(corrected)
+        if self.records and self.records[-1]["round"] == number:  # the score of the model as it was
+            self.records = self.run_folder.save_without_last(corrected, self._about())
+        else:
+            self._save(corrected)
         if self.settings.keep_rounds:
             save_tree(self.path / "rounds" / f"{number}.safetensors", corrected, self._about())
         self._unjudged.keep(number - 1, before, uploads, taken_back=True)
