@@ -11,6 +11,7 @@ from PIL import Image
 
 import fedgen
 from command import call as _fedgen
+from fedgen.cli import predict as predict_command
 from locked import held_by_another
 from use_runs import NAMES, named_data, small_run
 
@@ -44,6 +45,7 @@ def test_predict_says_the_same_of_the_same_samples(
     given: str, run: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     out = tmp_path / "found.csv"
+    monkeypatch.setattr(predict_command.console, "width", 250)  # room for the whole path
     assert _fedgen(monkeypatch, "predict", run, files / given, "--algorithm", "fedgen", "--out", out) == 0
     shown = capsys.readouterr().out
     assert "fedgen, seed 0, after 3 rounds" in shown

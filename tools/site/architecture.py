@@ -33,6 +33,7 @@ WORDS = {
     "report": "tables, figures, web page",
     "sweeps": "settings chosen by validation",
     "paper": "tables of the paper",
+    "full_report": "the page of all there is",
     "bench": "beside PyTorch, Flower, pfl",
     "use": "load, predict, export",
     "library": "fedgen.simulate",
