@@ -46,7 +46,10 @@ ALGORITHMS["summing"] = summing
 epochs = int(given.algorithm == "summing")
 # Partial sharing, so that users have states of their own; seven users are no multiple of two or four.
 share = "predictor" if given.algorithm == "fedgen" else "all"
-config = small_config(given.algorithm, share=share, users=7, active=5, rounds=3, seeds=given.seeds, local_epochs=epochs)
+rounds = 3 if given.seeds == 1 else 2
+config = small_config(
+    given.algorithm, share=share, users=7, active=5, rounds=rounds, seeds=given.seeds, local_epochs=epochs
+)
 setup = prepare(config, small_data())
 if is_first_host() and not given.folder.exists():
     RunFolder.create(given.folder, config)

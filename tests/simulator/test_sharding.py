@@ -131,9 +131,7 @@ def test_runs_at_once_are_dealt_out_to_devices_and_hosts(tmp_path: Path) -> None
     _two_processes(tmp_path / "four", 2, "--seeds", "2", "--interrupt")
     _two_processes(tmp_path / "four", 2, "--seeds", "2")
     expected = _records(tmp_path / "one")
-    assert [(record["seed"], record["round"]) for record in expected] == [
-        (0, 1), (1, 1), (0, 2), (1, 2), (0, 3), (1, 3),
-    ]  # fmt: skip
+    assert [(record["seed"], record["round"]) for record in expected] == [(0, 1), (1, 1), (0, 2), (1, 2)]
     for name in ("two", "four"):
         for ours, theirs in zip(_records(tmp_path / name), expected, strict=True):
             assert (ours["seed"], ours["round"]) == (theirs["seed"], theirs["round"])
