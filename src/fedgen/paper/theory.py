@@ -114,6 +114,8 @@ class _Seen:
         self._setup, self._algorithm, self._task = setup, algorithm, setup.task
         self._through = jax.jit(self._pass)
         self._predicted = jax.jit(self._prediction)
+        # Always as many, so that one program serves users of any size.
+        self._generated = jax.jit(lambda received, key: generate_features(received, setup.task, key, MOST))
 
     def after(self, server: Tree, number: int, seed: int) -> dict[str, Any]:
         """Distances and risks after this round."""
@@ -130,12 +132,13 @@ class _Seen:
             "global_risk": _short(global_risk.mean()),
         }
 
-        def generated(samples: int) -> Features | None:
-            return generate_features(received, self._task, jax.random.key(int(rng.integers(2**31))), samples)
+        def generated() -> Features | None:
+            drawn = self._generated(received, jax.random.key(int(rng.integers(2**31))))
+            return None if drawn is None else np.asarray(drawn)
 
         distances: list[dict[str, float]] = [_distances(z, mine, generated, rng) for mine in rows]
         found |= {key: [one[key] for one in distances] for key in distances[0]}
-        if (made := generated(MOST)) is not None:
+        if (made := generated()) is not None:
             found["generated"] = _short(proxy_distance(made, z[rng.permutation(len(z))[:MOST]], rng))
         return found
 
@@ -160,7 +163,7 @@ class _Seen:
 
 
 def _distances(
-    z: Features, mine: NDArray[np.int64], generated: Callable[[int], Features | None], rng: np.random.Generator
+    z: Features, mine: NDArray[np.int64], generated: Callable[[], Features | None], rng: np.random.Generator
 ) -> dict[str, float]:
     """A user's distances to all: as it is, half and half with generated features, and so with others of all."""
     number = min(len(mine), MOST) // 2 * 2
@@ -169,21 +172,21 @@ def _distances(
     def to_all(features: Features) -> float:
         return _short(proxy_distance(features, z[rng.permutation(len(z))[:number]], rng))
 
-    made, ideal = generated(half), z[rng.permutation(len(z))[:half]]
-    augmented = {} if made is None else {"augmented": to_all(np.concatenate([own[:half], made]))}
+    made, ideal = generated(), z[rng.permutation(len(z))[:half]]
+    augmented = {} if made is None else {"augmented": to_all(np.concatenate([own[:half], made[:half]]))}
     return {"own": to_all(own), **augmented, "ideal": to_all(np.concatenate([own[:half], ideal]))}
 
 
-def generate_features(received: Tree, task: Task, key: Array, samples: int) -> Features | None:
+def generate_features(received: Tree, task: Task, key: Array, samples: int) -> Array | None:
     """Features from the generator that users receive, with the labels that it draws; None where there is none."""
     own = received.own if isinstance(received, With) else None
     if isinstance(own, Gaussians):
-        return np.asarray(moments.draw(own, moments.factors(own), key, samples)[0])
+        return moments.draw(own, moments.factors(own), key, samples)[0]
     if isinstance(own, Server):
         size = own.generator.params["hidden"]["weight"].shape[0] - task.classes
         labels = draw_labels(key, samples, own.prior)
         noise = draw_noise(key, (samples, size), "normal")
-        return np.asarray(generate(own.generator, noise, labels, task.classes, False)[0])
+        return generate(own.generator, noise, labels, task.classes, False)[0]
     return None
 
 
