@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _DISTANCE = "proxy-A distance (0: alike, 2: told apart)"
 _RISK = "cross-entropy"
+_INK = "#222222"  # of what is no algorithm's
 # What is measured: its name, the axis.
 SHOWN = {
     "own": ("user's features to all users'", _DISTANCE),
@@ -37,7 +38,10 @@ _PANELS = {
 
 def theory_figure(result: Mapping[str, Any], folder: Path, name: str = "theory") -> list[Path]:
     """The experiment's picture as PNG and SVG: means over users; the bands are the range of the seeds."""
-    figure = new_figure(15, 4.6)
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    figure = new_figure(16, 4.6)
+    figure.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.12))
     all_axes: Any = figure.subplots(1, len(_PANELS) + 1)
     colours = {key: LIGHT[colour] for key, (colour, _) in styles_of(result["columns"]).items()}
     for axes, (title, keys) in zip(all_axes, _PANELS.items(), strict=False):
@@ -58,7 +62,7 @@ def theory_figure(result: Mapping[str, Any], folder: Path, name: str = "theory")
 
 def _over_rounds(axes: "Axes", result: Mapping[str, Any], keys: tuple[str, ...], colours: Mapping[str, str]) -> None:
     for place, key in enumerate(keys):
-        axes.plot([], [], color="#4d5661", dashes=DASHES[place] or (None, None), lw=1.3, label=SHOWN[key][0])
+        axes.plot([], [], color=_INK, dashes=DASHES[place] or (None, None), lw=1.3, label=SHOWN[key][0])
         for column, colour in colours.items():
             if (values := over_users(result, column, key)) is None:
                 continue
