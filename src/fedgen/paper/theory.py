@@ -182,7 +182,7 @@ def generate_features(received: Tree, task: Task, key: Array, samples: int) -> A
     own = received.own if isinstance(received, With) else None
     if isinstance(own, Gaussians):
         return moments.draw(own, moments.factors(own), key, samples)[0]
-    if isinstance(own, Server):
+    if isinstance(own, Server):  # as the preset has it: normal noise, labels by the prior
         size = own.generator.params["hidden"]["weight"].shape[0] - task.classes
         labels = draw_labels(key, samples, own.prior)
         noise = draw_noise(key, (samples, size), "normal")
