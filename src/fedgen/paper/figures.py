@@ -1,4 +1,4 @@
-"""The figures of a reproduction as files: curves, accuracies over settings, partitions, the prototype."""
+"""The figures of a reproduction as files: curves, accuracies over settings, partitions, the prototype, the theorem."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 
 from fedgen.paper.prototype_figure import prototype_figure
 from fedgen.paper.results import Results, differs, results_name
+from fedgen.paper.theory_figure import theory_figure
 from fedgen.report.figures import new_figure, save_figure
 from fedgen.report.partitions import bubbles
 from fedgen.report.styles import DASHES, LIGHT, styles_of
@@ -23,6 +24,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
     place = folder / "figures"
     if "prototype" in results:
         return prototype_figure(results["prototype"], place, name)
+    if "theory" in results:
+        return theory_figure(results["theory"], place, name)
     if "labels" in results:
         counts = {panel["label"]: np.array(panel["counts"]) for panel in results["labels"]}
         return bubbles(counts, place, name)

@@ -14,6 +14,7 @@ from fedgen.paper.prototype import prototype
 from fedgen.paper.results import FORMAT, Results, results_like, write_results
 from fedgen.paper.search import best_of_each, write_choices
 from fedgen.paper.spec import Experiment, chosen, expanded
+from fedgen.paper.theory import theory
 from fedgen.paper.timing import local_training_times
 from fedgen.runs.division import divide_all, load_dataset
 from fedgen.version import __version__
@@ -58,13 +59,17 @@ class Request:
         """The experiment as a grid of cells."""
         return expanded(self.experiment)
 
+    @property
+    def layers(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The settings that go below and above what the experiment says."""
+        weak = {"preset": self.preset, **({"data_dir": self.data_dir} if self.data_dir else {})}
+        return weak, {**(QUICK if self.quick else {}), **self.overrides}
+
     def configs(self) -> dict[tuple[str, str], RunConfig]:
         """The configuration of each cell, by row and column."""
-        weak = {"preset": self.preset, **({"data_dir": self.data_dir} if self.data_dir else {})}
-        strong = {**(QUICK if self.quick else {}), **self.overrides}
         grid = self.grid
         return {
-            (row.name, column.name): grid.config(row, column, weak, strong)
+            (row.name, column.name): grid.config(row, column, *self.layers)
             for row in grid.rows
             for column in grid.columns
         }
@@ -78,6 +83,9 @@ def finish(request: Request, store: Store, failures: Mapping[str, str]) -> Resul
     if kind == "prototype":
         seeds = range(QUICK["seeds"] if request.quick else PROTOTYPE_SEEDS)
         results = before or _prototype(request, prototype(seeds=seeds, quick=request.quick))
+    elif kind == "theory":
+        (row,) = request.whole.rows
+        results = before or _head(request) | {"theory": theory(request.whole.config(row, None, *request.layers))}
     elif kind == "labels":
         results = _head(request) | {"labels": _label_counts(request)}
     else:

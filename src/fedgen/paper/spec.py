@@ -96,7 +96,7 @@ class Experiment(_Strict):
     name: str
     title: str
     about: str
-    kind: Literal["grid", "prototype", "labels"] = "grid"
+    kind: Literal["grid", "prototype", "labels", "theory"] = "grid"
     metric: Literal["accuracy", "matching", "rounds", "time"] = "accuracy"
     also: tuple[Literal["accuracy", "authors"], ...] = ("authors",)  # further scores that have a table
     ranks: bool = False  # whether the columns are ranked over all rows
@@ -173,7 +173,7 @@ def experiments() -> dict[str, Experiment]:
 _ORDER = (
     "overview", "partial-sharing", "generator-structure", "synthetic-batch", "rounds-to-target", "heterogeneity",
     "stragglers", "curves", "labels", "prototype", "controls", "ablation", "choices", "tuning", "neighbours",
-    "long-training", "one-shot", "personal",
+    "long-training", "one-shot", "personal", "theory",
 )  # fmt: skip
 
 

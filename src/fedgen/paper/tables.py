@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table as Grid
 
 from fedgen.paper.published import PUBLISHED
 from fedgen.paper.results import AUTHORS, Results, caveats, differs
+from fedgen.paper.theory import over_users
 from fedgen.report.styles import styles_of
 from fedgen.report.table import ABSENT, Cell, Column, Difference, Number, Table, Text
 from fedgen.report.terminal import terminal
@@ -22,6 +24,8 @@ def tables(results: Results) -> list[Table]:
     """All tables of an experiment, the main one first."""
     if "prototype" in results:
         return [_prototype(results["prototype"])]
+    if "theory" in results:
+        return [_theory(results["theory"])]
     if "labels" in results:
         return [_labels(results["labels"])] if results["labels"] else []
     return _views(results)
@@ -233,3 +237,32 @@ def _accuracies(numbers: Mapping[str, Any], theirs: Any = None) -> list[Number]:
         Number(mean, std, ".1f", published=None if value is None else Number(value, form=".1f"))
         for mean, std, value in zip(means, stds, printed, strict=True)
     ]
+
+
+_MEASURED = {
+    "own": "distance of a user",
+    "augmented": "with generated",
+    "bound": "Corollary's bound of it",
+    "ideal": "with others of all users",
+    "generated": "distance of the generated",
+    "risk": "risk on own data",
+    "test_risk": "on the test set",
+    "global_risk": "on the test set, as predicted",
+}
+
+
+def _theory(result: Mapping[str, Any]) -> Table:
+    """Distances and risks, means over users ± standard deviation over seeds, at the first, a middle and last round."""
+    rounds, rows = result["rounds"], list[list[Cell]]()
+    for column in result["columns"]:
+        found = {key: over_users(result, column["name"], key) for key in _MEASURED}
+        if found["own"] is not None and found["generated"] is not None:
+            found["bound"] = (found["own"] + found["generated"]) / 2
+        for place in sorted({0, len(rounds) // 2, len(rounds) - 1}):
+            cells = [Number(None) if v is None else Number(*_mean_and_std(v[:, place])) for v in found.values()]
+            rows.append([Text(f"{column['label']}, round {rounds[place]}", f"{column['name']}{place:03}"), *cells])
+    return Table([Column("", "algorithm and round", number=False), *map(Column, _MEASURED.values())], rows)
+
+
+def _mean_and_std(values: NDArray[np.float64]) -> tuple[float, float | None]:
+    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None

@@ -12,6 +12,7 @@ from fedgen.grid.store import CURVES, Store, flat
 from fedgen.paper.prototype_panels import prototype_panels
 from fedgen.paper.results import FULL_TEST, Results, accuracy_axis, all_results, caveats, differs, results_name
 from fedgen.paper.tables import tables
+from fedgen.paper.theory_figure import theory_chart
 from fedgen.report.charts import bubbles, lines, series
 from fedgen.report.curves import TITLES, spread
 from fedgen.report.parts import Chart, Section, Source
@@ -46,6 +47,8 @@ def _section(results: Results, store: Store) -> Section:
         charts = [bubbles(name, "Who holds what", "A bubble's area is the number of samples.", panels)]
     elif "prototype" in results:
         charts = [prototype_panels(results["prototype"], name)]
+    elif "theory" in results:
+        charts = [theory_chart(results["theory"], name)]
     shown = tables(results)
     label = f" {shown[0].about}." if shown and shown[0].about else ""
     notices = _notices(results)
