@@ -63,6 +63,42 @@ def test_the_first_table_is_that_of_the_results() -> None:
         assert numbers.split(" | ") == [f"{e['mean']:.2f} ± {e['std']:.2f}" for e in entries]
 
 
+def _gains(experiment: str, column: str, baseline: str = "fedavg", rows: str = ".*") -> list[float]:
+    """Differences to a column in points, over the rows whose names match."""
+    cells = json.loads((ROOT / f"results/{experiment}.json").read_text())["cells"]
+    chosen = [row for name, row in cells.items() if re.fullmatch(rows, name)]
+    return [row[column]["mean"] - row[baseline]["mean"] for row in chosen]
+
+
+def _span(gains: list[float]) -> str:
+    return f"+{min(gains):.1f} to +{max(gains):.1f}"
+
+
+def test_which_method_when_says_what_the_results_say() -> None:
+    readme = (ROOT / "README.md").read_text()
+    lines = [line for line in readme.split("which method: begin")[1].splitlines() if line.startswith("| ")]
+    little, long, many, own, rate, last = lines[1:7]
+    neighbours = json.loads((ROOT / "results/neighbours.tuned.json").read_text())["cells"]["mnist-1"]
+    assert len(neighbours) == 15
+    assert max(abs(_gains("neighbours.tuned", name, rows="mnist-1")[0]) for name in neighbours) < 0.25
+    assert "fifteen methods are within 0.2" in little
+    hard = ".*-0.05|.*-0.1"
+    scaffold, ccvr = (_span(_gains("long-training.tuned", name, rows=hard)) for name in ("scaffold", "ccvr"))
+    assert f"α ≤ 0.1: {scaffold} and {ccvr}" in long
+    assert f"EMNIST, T = 20: {_span(_gains('neighbours.tuned', 'fedmoments', rows='emnist.*'))}" in many
+    ditto, tuned = (_gains("personal.tuned", name, rows="emnist.*") for name in ("ditto", "fine-tuned"))
+    assert f"α = 0.05: {ditto[0]:+.0f} and {tuned[0]:+.0f}; at α = 1 {ditto[2]:+.1f} and −{-tuned[2]:.1f}" in own
+    assert _span(_gains("overview.reference", "fedgen")) in rate
+    assert _span(_gains("partial-sharing.reference", "fedgen")) in last
+    # Where FedAvg with the paper's settings is better than FedGen with the reference's.
+    paper, reference = (
+        json.loads((ROOT / f"results/overview.{name}.json").read_text())["cells"] for name in ("paper", "reference")
+    )
+    better = {name for name, row in paper.items() if row["fedavg"]["mean"] > reference[name]["fedgen"]["mean"]}
+    assert better == {"emnist-1", "emnist-10", "emnist-1-T40", "emnist-10-T40"}
+    assert "on EMNIST at α ≥ 1 FedAvg with `--preset paper` is better" in rate
+
+
 def test_the_page_on_new_algorithms_has_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     code = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/new-algorithm.md").read_text(), re.M | re.S)
     assert len(code) == 1
@@ -76,6 +112,15 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"\nversion: {fedgen.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     newest = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[0]
     assert newest == fedgen.__version__
+
+
+def test_the_places_that_the_architecture_names_exist() -> None:
+    table = (ROOT / "docs/develop/architecture.md").read_text().split("## Where something new goes")[1]
+    named = set(re.findall(r"`([\w/]*(?:/|\.py|\.toml))[:`]", table))
+    assert {"algorithms/NAME.py", "runs/tracking.py", "config.py", "docs/algorithms/", "pyproject.toml"} <= named
+    for name in named:
+        place = Path(name).parent if "NAME" in name else Path(name)
+        assert (ROOT / "src/fedgen" / place).exists() or (ROOT / place).exists(), name
 
 
 def test_the_reference_has_all_that_the_library_exports() -> None:
