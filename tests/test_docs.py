@@ -1,8 +1,12 @@
 """The documentation: every algorithm has its page, every option is on it, and no link leads nowhere."""
 
+import importlib
+import inspect
 import json
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +131,28 @@ def test_the_reference_has_all_that_the_library_exports() -> None:
     pages = "".join(path.read_text() for path in (ROOT / "docs/reference").glob("*.md"))
     shown = set(re.findall(r"^::: \S+\.(\w+)$", pages, re.M)) | set(re.findall(r"`fedgen\.(\w+)`", pages))
     assert set(fedgen.__all__) - {"__version__"} <= shown
+
+
+def _documented() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """What the reference shows from docstrings: functions, and the public methods of classes."""
+    pages = "".join((ROOT / f"docs/reference/{name}.md").read_text() for name in ("library", "contract"))
+    for name, alone in re.findall(r"^::: (\S+)\n(    options: {members: false})?", pages, re.M):
+        module, _, last = name.rpartition(".")
+        found = getattr(importlib.import_module(module), last)
+        if inspect.isfunction(found):
+            yield name, found
+        elif not alone:
+            members = ((key, value) for key, value in vars(found).items() if not key.startswith("_"))
+            yield from ((f"{name}.{key}", value) for key, value in members if inspect.isfunction(value))
+
+
+@pytest.mark.parametrize(("name", "function"), [pytest.param(*each, id=each[0]) for each in _documented()])
+def test_docstrings_of_the_reference_say_arguments_and_returns(name: str, function: Callable[..., Any]) -> None:
+    words = inspect.getdoc(function) or ""
+    signature = inspect.signature(function)
+    missing = [p for p in signature.parameters if p != "self" and not re.search(rf"^ +\**{p}: \S", words, re.M)]
+    assert not missing, name
+    assert "Returns:" in words or signature.return_annotation in (None, "None"), name
 
 
 def test_the_commands_reference_has_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
