@@ -20,9 +20,10 @@ from fedgen.data.partition import PARTITIONERS
 mnist = fedgen.DATASETS["mnist"]()
 rng = np.random.default_rng(0)
 users = PARTITIONERS["dirichlet"](mnist.y_train[:30000], 20, rng, alpha=0.1)
+# [user, label]
 counts = np.array(
     [np.bincount(mnist.y_train[:30000][rows], minlength=10) for rows in users]
-)  # [user, label]
+)
 
 figure, axes = plt.subplots(figsize=(8, 3.2))
 user, label = np.nonzero(counts)
