@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import fedgen
 from fedgen.algorithms import ALGORITHMS, options_of
@@ -118,6 +119,44 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert newest == fedgen.__version__
 
 
+def test_workflows_run_the_commands_of_any_machine() -> None:
+    """With the operating systems and the oldest Python that are promised; and nothing that only a workflow can do."""
+    workflows = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")}
+    matrix = workflows["ci"]["jobs"]["test"]["strategy"]["matrix"]
+    assert {name.split("-")[0] for name in matrix["os"]} == {"ubuntu", "macos"}
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    assert f'requires-python = ">={matrix["python"][0]}"' in (ROOT / "pyproject.toml").read_text()
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    jobs = [job for workflow in workflows.values() for job in workflow["jobs"].values()]
+    called = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    made = {command.removeprefix("make ") for command in called if command.startswith("make ")}
+    assert {"test", "packages"} <= made <= targets
+    assert ".ci/run" in called
+    for target in ("docs", "test", "test-all"):
+        assert f"make {target} ||" in (ROOT / ".ci/run").read_text()
+
+
+def test_issue_forms_have_what_github_asks_for() -> None:
+    forms = [path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"]
+    assert len(forms) == 2
+    for path in forms:
+        form = yaml.safe_load(path.read_text())
+        assert form["name"]
+        assert form["description"]
+        fields = [part for part in form["body"] if part["type"] != "markdown"]
+        assert len({part["id"] for part in fields}) == len(fields) > 0
+        assert all(part["attributes"]["label"] for part in fields)
+
+
+def test_the_citation_has_the_software_and_the_paper() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys(), "what the format's version 1.2.0 requires"
+    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
+    (paper,) = citation["references"]
+    assert {"type", "title", "authors"} <= paper.keys()
+    assert [author["family-names"] for author in paper["authors"]] == ["Zhu", "Hong", "Zhou"]
+
+
 def test_the_places_that_the_architecture_names_exist() -> None:
     table = (ROOT / "docs/develop/architecture.md").read_text().split("## Where something new goes")[1]
     named = set(re.findall(r"`([\w/]*(?:/|\.py|\.toml))[:`]", table))
@@ -153,6 +192,15 @@ def test_docstrings_of_the_reference_say_arguments_and_returns(name: str, functi
     missing = [p for p in signature.parameters if p != "self" and not re.search(rf"^ +\**{p}: \S", words, re.M)]
     assert not missing, name
     assert "Returns:" in words or signature.return_annotation in (None, "None"), name
+
+
+def test_the_page_of_file_formats_names_what_is_in_a_cell() -> None:
+    """And so in a summary, whose rows are the same."""
+    page = (ROOT / "docs/reference/files.md").read_text()
+    for path in sorted((ROOT / "results/cells").glob("mnist-fed*.json"))[::40]:
+        cell = json.loads(path.read_text())
+        keys = {*cell, *cell["data"], *(key for row in cell["results"] for key in row)}
+        assert not [key for key in keys if f"`{key.removesuffix('_best5')}`" not in page], path.name
 
 
 def test_the_commands_reference_has_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
