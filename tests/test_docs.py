@@ -80,8 +80,8 @@ def _span(gains: list[float]) -> str:
 
 
 def test_which_method_when_says_what_the_results_say() -> None:
-    readme = (ROOT / "README.md").read_text()
-    lines = [line for line in readme.split("which method: begin")[1].splitlines() if line.startswith("| ")]
+    table = (ROOT / "README.md").read_text().split("which method: begin")[1].split("which method: end")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
     little, long, many, own, rate, last = lines[1:7]
     neighbours = json.loads((ROOT / "results/neighbours.tuned.json").read_text())["cells"]["mnist-1"]
     assert len(neighbours) == 15
@@ -95,6 +95,12 @@ def test_which_method_when_says_what_the_results_say() -> None:
     assert f"α = 0.05: {ditto[0]:+.0f} and {tuned[0]:+.0f}; at α = 1 {ditto[2]:+.1f} and −{-tuned[2]:.1f}" in own
     assert _span(_gains("overview.reference", "fedgen")) in rate
     assert _span(_gains("partial-sharing.reference", "fedgen")) in last
+    private = lines[-1]
+    measured = (ROOT / "docs/federation.md").read_text().split("| `dp_clip=0.5` |")[1].split("\n\n")[0]
+    scores = {epsilon: float(score) for epsilon, score in re.findall(r"\| ([\d.,]*) \|[^|]*\| ([\d.]+) % \|", measured)}
+    without, whole = (float(score) for score in re.findall(r"\| none \| \| \| ([\d.]+) %", measured))
+    assert f"{without - scores['46']:.1f} points at ε = 46 and {without - scores['7.5']:.0f} at ε = 7.5" in private
+    assert f"a whole model {whole - scores['344']:.0f} at ε = 344" in private
     # Where FedAvg with the paper's settings is better than FedGen with the reference's.
     paper, reference = (
         json.loads((ROOT / f"results/overview.{name}.json").read_text())["cells"] for name in ("paper", "reference")
