@@ -47,7 +47,8 @@ done = subprocess.run(
     arguments, capture_output=True, text=True, timeout=240, check=False
 )
 assert done.returncode == 0, done.stderr
-print(done.stdout[done.stdout.index("Federation and simulator") :])
+compared = done.stdout[done.stdout.index("Federation and simulator") :]
+print(compared[: compared.index("Run folder")])
 
 # %% [markdown]
 # The differences are those of rounding, or none: simulator and sites draw the same cohorts and mini-batches, and run the
