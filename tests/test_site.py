@@ -109,6 +109,7 @@ def test_tutorials_show_what_they_printed_and_drew(site: Path) -> None:
         assert page.with_suffix(".ipynb").exists()
         assert re.search(r'<img alt="[^"]{20,}" src="[^"]+\.png"', text), f"{page.name} has a picture, with words"
         assert "what this cell draws" not in text
+        assert "fedgen-tutorial-" not in text, "no path of the machine that built the page"
 
 
 def _others(site: Path) -> list[str]:

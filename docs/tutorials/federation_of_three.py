@@ -63,8 +63,8 @@ for place in ("server", "sites/site-0"):
     print(place, sorted(path.name for path in Path("three", place).iterdir()))
 
 # %% [markdown]
-# A site's log says what it was asked and what it sent; nothing else left its folder. The server's log has a line for
-# each event:
+# A site's log has a line for each thing that it was asked, and for what it sent; nothing else left its folder. (The
+# server has such a log, too.)
 
 # %%
 import json
