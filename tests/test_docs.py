@@ -216,6 +216,8 @@ def test_the_commands_reference_has_every_option(monkeypatch: pytest.MonkeyPatch
     page = commands.page()
     for command in ("run", "sweep", "report", "data show", "federate init", "federate gate"):
         assert f"\n## fedgen {command}\n" in f"\n{page}"
+    rows = [row.split(" | ") for row in page.splitlines() if row.startswith("| `")]
+    assert not [row for row in rows if not row[3].strip(" |")], "each argument and option has its words"
     run = page.split("## fedgen run\n")[1].split("\n## ")[0]
     for name in SETTINGS:
         assert f"`{flag_of(name)}`" in run, name
