@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores, for tests of real federations mostly wait
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))  # one more than cores, for tests of real federations mostly wait
 
 .PHONY: demo test test-all docs packages lint clean
 

@@ -1,10 +1,15 @@
 """The documentation: every algorithm has its page, every option is on it, and no link leads nowhere."""
 
+import importlib
+import inspect
 import json
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import fedgen
 from fedgen.algorithms import ALGORITHMS, options_of
@@ -63,6 +68,48 @@ def test_the_first_table_is_that_of_the_results() -> None:
         assert numbers.split(" | ") == [f"{e['mean']:.2f} ± {e['std']:.2f}" for e in entries]
 
 
+def _gains(experiment: str, column: str, baseline: str = "fedavg", rows: str = ".*") -> list[float]:
+    """Differences to a column in points, over the rows whose names match."""
+    cells = json.loads((ROOT / f"results/{experiment}.json").read_text())["cells"]
+    chosen = [row for name, row in cells.items() if re.fullmatch(rows, name)]
+    return [row[column]["mean"] - row[baseline]["mean"] for row in chosen]
+
+
+def _span(gains: list[float]) -> str:
+    return f"+{min(gains):.1f} to +{max(gains):.1f}"
+
+
+def test_which_method_when_says_what_the_results_say() -> None:
+    table = (ROOT / "README.md").read_text().split("which method: begin")[1].split("which method: end")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    little, long, many, own, rate, last = lines[1:7]
+    neighbours = json.loads((ROOT / "results/neighbours.tuned.json").read_text())["cells"]["mnist-1"]
+    assert len(neighbours) == 15
+    assert max(abs(_gains("neighbours.tuned", name, rows="mnist-1")[0]) for name in neighbours) < 0.25
+    assert "fifteen methods are within 0.2" in little
+    hard = ".*-0.05|.*-0.1"
+    scaffold, ccvr = (_span(_gains("long-training.tuned", name, rows=hard)) for name in ("scaffold", "ccvr"))
+    assert f"α ≤ 0.1: {scaffold} and {ccvr}" in long
+    assert f"EMNIST, T = 20: {_span(_gains('neighbours.tuned', 'fedmoments', rows='emnist.*'))}" in many
+    ditto, tuned = (_gains("personal.tuned", name, rows="emnist.*") for name in ("ditto", "fine-tuned"))
+    assert f"α = 0.05: {ditto[0]:+.0f} and {tuned[0]:+.0f}; at α = 1 {ditto[2]:+.1f} and −{-tuned[2]:.1f}" in own
+    assert _span(_gains("overview.reference", "fedgen")) in rate
+    assert _span(_gains("partial-sharing.reference", "fedgen")) in last
+    private = lines[-1]
+    measured = (ROOT / "docs/federation.md").read_text().split("| `dp_clip=0.5` |")[1].split("\n\n")[0]
+    scores = {epsilon: float(score) for epsilon, score in re.findall(r"\| ([\d.,]*) \|[^|]*\| ([\d.]+) % \|", measured)}
+    without, whole = (float(score) for score in re.findall(r"\| none \| \| \| ([\d.]+) %", measured))
+    assert f"{without - scores['46']:.1f} points at ε = 46 and {without - scores['7.5']:.0f} at ε = 7.5" in private
+    assert f"a whole model {whole - scores['344']:.0f} at ε = 344" in private
+    # Where FedAvg with the paper's settings is better than FedGen with the reference's.
+    paper, reference = (
+        json.loads((ROOT / f"results/overview.{name}.json").read_text())["cells"] for name in ("paper", "reference")
+    )
+    better = {name for name, row in paper.items() if row["fedavg"]["mean"] > reference[name]["fedgen"]["mean"]}
+    assert better == {"emnist-1", "emnist-10", "emnist-1-T40", "emnist-10-T40"}
+    assert "on EMNIST at α ≥ 1 FedAvg with `--preset paper` is better" in rate
+
+
 def test_the_page_on_new_algorithms_has_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     code = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/new-algorithm.md").read_text(), re.M | re.S)
     assert len(code) == 1
@@ -78,10 +125,88 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert newest == fedgen.__version__
 
 
+def test_workflows_run_the_commands_of_any_machine() -> None:
+    """With the operating systems and the oldest Python that are promised; and nothing that only a workflow can do."""
+    workflows = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")}
+    matrix = workflows["ci"]["jobs"]["test"]["strategy"]["matrix"]
+    assert {name.split("-")[0] for name in matrix["os"]} == {"ubuntu", "macos"}
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    assert f'requires-python = ">={matrix["python"][0]}"' in (ROOT / "pyproject.toml").read_text()
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    jobs = [job for workflow in workflows.values() for job in workflow["jobs"].values()]
+    called = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    made = {command.removeprefix("make ") for command in called if command.startswith("make ")}
+    assert {"test", "packages"} <= made <= targets
+    assert ".ci/run" in called
+    for target in ("docs", "test", "test-all"):
+        assert f"make {target} ||" in (ROOT / ".ci/run").read_text()
+
+
+def test_issue_forms_have_what_github_asks_for() -> None:
+    forms = [path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"]
+    assert len(forms) == 2
+    for path in forms:
+        form = yaml.safe_load(path.read_text())
+        assert form["name"]
+        assert form["description"]
+        fields = [part for part in form["body"] if part["type"] != "markdown"]
+        assert len({part["id"] for part in fields}) == len(fields) > 0
+        assert all(part["attributes"]["label"] for part in fields)
+
+
+def test_the_citation_has_the_software_and_the_paper() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys(), "what the format's version 1.2.0 requires"
+    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
+    (paper,) = citation["references"]
+    assert {"type", "title", "authors"} <= paper.keys()
+    assert [author["family-names"] for author in paper["authors"]] == ["Zhu", "Hong", "Zhou"]
+
+
+def test_the_places_that_the_architecture_names_exist() -> None:
+    table = (ROOT / "docs/develop/architecture.md").read_text().split("## Where something new goes")[1]
+    named = set(re.findall(r"`([\w/]*(?:/|\.py|\.toml))[:`]", table))
+    assert {"algorithms/NAME.py", "runs/tracking.py", "config.py", "docs/algorithms/", "pyproject.toml"} <= named
+    for name in named:
+        place = Path(name).parent if "NAME" in name else Path(name)
+        assert (ROOT / "src/fedgen" / place).exists() or (ROOT / place).exists(), name
+
+
 def test_the_reference_has_all_that_the_library_exports() -> None:
     pages = "".join(path.read_text() for path in (ROOT / "docs/reference").glob("*.md"))
     shown = set(re.findall(r"^::: \S+\.(\w+)$", pages, re.M)) | set(re.findall(r"`fedgen\.(\w+)`", pages))
     assert set(fedgen.__all__) - {"__version__"} <= shown
+
+
+def _documented() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """What the reference shows from docstrings: functions, and the public methods of classes."""
+    pages = "".join((ROOT / f"docs/reference/{name}.md").read_text() for name in ("library", "contract"))
+    for name, alone in re.findall(r"^::: (\S+)\n(    options: {members: false})?", pages, re.M):
+        module, _, last = name.rpartition(".")
+        found = getattr(importlib.import_module(module), last)
+        if inspect.isfunction(found):
+            yield name, found
+        elif not alone:
+            members = ((key, value) for key, value in vars(found).items() if not key.startswith("_"))
+            yield from ((f"{name}.{key}", value) for key, value in members if inspect.isfunction(value))
+
+
+@pytest.mark.parametrize(("name", "function"), [pytest.param(*each, id=each[0]) for each in _documented()])
+def test_docstrings_of_the_reference_say_arguments_and_returns(name: str, function: Callable[..., Any]) -> None:
+    words = inspect.getdoc(function) or ""
+    signature = inspect.signature(function)
+    missing = [p for p in signature.parameters if p != "self" and not re.search(rf"^ +\**{p}: \S", words, re.M)]
+    assert not missing, name
+    assert "Returns:" in words or signature.return_annotation in (None, "None"), name
+
+
+def test_the_page_of_file_formats_names_what_is_in_a_cell() -> None:
+    """And so in a summary, whose rows are the same."""
+    page = (ROOT / "docs/reference/files.md").read_text()
+    for path in sorted((ROOT / "results/cells").glob("mnist-fed*.json"))[::40]:
+        cell = json.loads(path.read_text())
+        keys = {*cell, *cell["data"], *(key for row in cell["results"] for key in row)}
+        assert not [key for key in keys if f"`{key.removesuffix('_best5')}`" not in page], path.name
 
 
 def test_the_commands_reference_has_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +216,8 @@ def test_the_commands_reference_has_every_option(monkeypatch: pytest.MonkeyPatch
     page = commands.page()
     for command in ("run", "sweep", "report", "data show", "federate init", "federate gate"):
         assert f"\n## fedgen {command}\n" in f"\n{page}"
+    rows = [row.split(" | ") for row in page.splitlines() if row.startswith("| `")]
+    assert not [row for row in rows if not row[3].strip(" |")], "each argument and option has its words"
     run = page.split("## fedgen run\n")[1].split("\n## ")[0]
     for name in SETTINGS:
         assert f"`{flag_of(name)}`" in run, name

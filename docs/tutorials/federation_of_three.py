@@ -47,7 +47,8 @@ done = subprocess.run(
     arguments, capture_output=True, text=True, timeout=240, check=False
 )
 assert done.returncode == 0, done.stderr
-print(done.stdout[done.stdout.index("Federation and simulator") :])
+compared = done.stdout[done.stdout.index("Federation and simulator") :]
+print(compared[: compared.index("Run folder")])
 
 # %% [markdown]
 # The differences are those of rounding, or none: simulator and sites draw the same cohorts and mini-batches, and run the
@@ -62,8 +63,8 @@ for place in ("server", "sites/site-0"):
     print(place, sorted(path.name for path in Path("three", place).iterdir()))
 
 # %% [markdown]
-# A site's log says what it was asked and what it sent; nothing else left its folder. The server's log has a line for
-# each event:
+# A site's log has a line for each thing that it was asked, and for what it sent; nothing else left its folder. (The
+# server has such a log, too.)
 
 # %%
 import json

@@ -29,7 +29,8 @@ from fedgen.algorithms.wrap import With, wrap
 
 
 class Control(NamedTuple):
-    control: fedgen.Params  # c at the server and in a broadcast; c_k at a user; in an upload c plus the change of c_k
+    # c at the server and in a broadcast, c_k at a user; in an upload c + the change of c_k
+    control: fedgen.Params
 
 
 def my_scaffold(task, federation):
@@ -45,21 +46,17 @@ def my_scaffold(task, federation):
     def local_finish(params, memo, local):
         c, c_k = local.received.own.control, local.client.own.control
         way = local.steps * local.rate  # K eta
-        mean = jax.tree.map(
-            lambda x, y: (x - y) / way, local.start, params
-        )  # equals c plus the change of c_k
+        # The mean gradient on the way, which is c plus the change of c_k.
+        mean = jax.tree.map(lambda x, y: (x - y) / way, local.start, params)
         new = jax.tree.map(lambda c_k, c, m: c_k - c + m, c_k, c, mean)
         return Control(mean), Control(new)  # what is sent, and what is kept
 
     def server_update(server, average, uploads, round):
-        part = (
-            len(round.cohort) / federation.users
-        )  # uploads have a leading axis, one entry for each active user
+        part = len(round.cohort) / federation.users
+        # Uploads have a leading axis, with one entry for each active user.
         mean = jax.tree.map(lambda a: jnp.mean(a, axis=0), uploads.own)
         c = jax.tree.map(lambda c, m: c + part * (m - c), server.own, mean)
-        return With(
-            average, c
-        ), {}  # FedAvg's new state with ours, and no further metrics
+        return With(average, c), {}  # FedAvg's new state with ours, no further metrics
 
     return wrap(
         fedavg(task, federation),

@@ -37,9 +37,8 @@ import numpy as np
 
 model = fedgen.from_torch(net, sample=(1, 28, 28))
 params, statistics = model.init(jax.random.key(0))
-x = (
-    np.random.default_rng(0).normal(size=(4, 28, 28, 1)).astype(np.float32)
-)  # images are stored with channels last
+# Images are stored with channels last.
+x = np.random.default_rng(0).normal(size=(4, 28, 28, 1)).astype(np.float32)
 z, _ = model.extract(params.extractor, statistics, jnp.asarray(x), False)
 ours = model.predict(params.predictor, z)
 net.eval()
@@ -83,9 +82,8 @@ trained = model.state_dict(*result.model().network)
 net.load_state_dict({name: torch.as_tensor(array) for name, array in trained.items()})
 
 mnist = fedgen.DATASETS["mnist"]()
-images = (
-    torch.as_tensor(mnist.x_test[:1000]).permute(0, 3, 1, 2).float() / 127.5 - 1
-)  # as the run scales bytes
+# As the run scales bytes.
+images = torch.as_tensor(mnist.x_test[:1000]).permute(0, 3, 1, 2).float() / 127.5 - 1
 with torch.no_grad():
     labels = net(images).argmax(1).numpy()
 print(

@@ -21,7 +21,8 @@ import matplotlib.pyplot as plt
 
 import fedgen
 
-fedgen.use_machine_well()  # keeps compiled programs: runs below differ in numbers, not in their program
+# Keeps compiled programs: the runs below differ in numbers, not in their program.
+fedgen.use_machine_well()
 common = {
     "model": "mlp",
     "options": {"model.hidden": 32, "model.latent": 16},
@@ -73,7 +74,7 @@ from fedgen.algorithms.fedavg import fedavg
 
 
 def attacked(task, federation, *, attackers: int = 3):
-    """FedAvg in which the first users reverse their updates and make them five times as long."""
+    """FedAvg whose first users send their updates reversed and five times as long."""
     base = fedavg(task, federation)
 
     def server_update(server, uploads, round):

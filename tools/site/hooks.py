@@ -18,6 +18,7 @@ FROM_ROOT = {
     "CHANGELOG.md": "develop/changelog.md",
 }
 COMMANDS = "<!-- the commands -->"  # in reference/command.md
+FILES = "<!-- the files -->"  # in reference/index.md
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -40,6 +41,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     if uri == "reference/command.md":
         markdown = markdown.replace(COMMANDS, commands.page())
+    if uri == "reference/index.md":
+        markdown = markdown.replace(FILES, "\n".join(_shown(files)))
     return outside.rewritten(markdown, _place(uri), uri, _uri)
 
 
@@ -84,10 +87,25 @@ def _source(target: Path) -> Iterable[str]:
         yield f"````{language}\n{path.read_text(encoding='utf-8').rstrip()}\n````\n"
 
 
+def _shown(files: Files) -> Iterable[str]:
+    """A list of the repository's files that the site shows, so that each is two clicks from the start."""
+    for uri in sorted(uri for uri in files.src_uris if uri.startswith("source/")):
+        yield f"- [`{uri.removeprefix('source/').removesuffix('.md')}`](../{uri})"
+
+
 def _is_text(path: Path) -> bool:
     return path.suffix in (".py", ".toml", ".md")
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Name the search dialogue, which the theme leaves without a name."""
+    """Give the search dialogue a name, which the theme does not."""
+    return _named(output)
+
+
+def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:
+    """The same on the page for addresses that do not exist."""
+    return _named(output)
+
+
+def _named(output: str) -> str:
     return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')

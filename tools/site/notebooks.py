@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "build/tutorials"
 LIMIT = 120.0  # CPU seconds that a tutorial may take: a minute on two cores, however busy they are
 log = logging.getLogger("mkdocs.hooks.notebooks")
+_FOLDER = re.compile(r"\S*/fedgen-tutorial-\w+/")  # the one that a tutorial ran in, which says nothing to readers
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RESULT = re.compile(r'<img alt="[^"]*" src="data:image/png;base64,([^"]*)">')
 
@@ -123,7 +124,8 @@ def _html(html: str, alt: str, name: str, files: dict[str, str | bytes]) -> Iter
 
 
 def _printed(text: str) -> str:
-    return f'<div class="output" markdown>\n```text\n{_ANSI.sub("", text).rstrip()}\n```\n</div>'
+    text = _FOLDER.sub("", _ANSI.sub("", text)).rstrip()
+    return f'<div class="output" markdown>\n```text\n{text}\n```\n</div>'
 
 
 def _bytes(text: str) -> bytes:

@@ -51,7 +51,17 @@ class Model(NamedTuple):
     framework: str = ""
 
     def extract_in_training(self, extractor: Tree, statistics: Tree, x: Array, key: Array | None) -> tuple[Array, Tree]:
-        """`extract` in training mode, with the key where the network uses one."""
+        """`extract` in training mode, with the key where the network uses one.
+
+        Args:
+            extractor: The extractor's parameters.
+            statistics: Of BatchNorm.
+            x: [batch, *sample].
+            key: What the network draws with.
+
+        Returns:
+            z [batch, latent] and the new statistics.
+        """
         if self.random:
             return self.extract(extractor, statistics, x, True, key)
         return self.extract(extractor, statistics, x, True)
@@ -67,7 +77,11 @@ class Task(NamedTuple):
     proxy_samples: int = 0  # unlabelled samples the server itself holds
 
     def latent_size(self) -> int:
-        """The length of z."""
+        """The length of z.
+
+        Returns:
+            How many numbers the extractor gives for a sample.
+        """
 
         def z(key: Array) -> Array:
             params, statistics = self.model.init(key)
@@ -90,13 +104,28 @@ class Batch(NamedTuple):
     key: Array | None = None  # what the network itself draws with on this mini-batch (see `Model.random`)
 
     def mean(self, values: Array) -> Array:
-        """The mean of one value for each sample, [batch] -> []."""
+        """The mean of one value for each sample.
+
+        Args:
+            values: [batch].
+
+        Returns:
+            [] without samples that are repeated.
+        """
         if self.weight is None:
             return jnp.mean(values)
         return jnp.sum(self.weight * values) / jnp.maximum(jnp.sum(self.weight), 1.0)
 
     def one_hot(self, classes: int, dtype: Any = jnp.float32) -> Array:
-        """[batch, label] 1 at each sample's label; summed over the batch it counts the labels."""
+        """The labels as vectors; summed over the batch they count the labels.
+
+        Args:
+            classes: How many labels there are.
+            dtype: Of the result.
+
+        Returns:
+            [batch, label] 1 at each sample's label, 0 elsewhere and for samples that are repeated.
+        """
         chosen = jax.nn.one_hot(self.y, classes, dtype=dtype)
         return chosen if self.weight is None else chosen * self.weight.astype(dtype)[:, None]
 
@@ -229,7 +258,14 @@ class Algorithm(NamedTuple):
     calibrate: Callable[[Tree, Tree, Round], Tree] | None = None
 
     def headline_of(self, wanted: str = "auto") -> Headline:
-        """Whose accuracy counts: as the user says, or as the algorithm does, or the global model's if there is one."""
+        """Whose accuracy counts.
+
+        Args:
+            wanted: The setting `headline`.
+
+        Returns:
+            What is wanted; with `auto` what the algorithm says, or else the global model if there is one.
+        """
         if wanted in ("global", "users"):
             return "global" if wanted == "global" else "users"
         return self.headline or ("users" if self.predict_global is None else "global")

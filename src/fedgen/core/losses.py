@@ -39,7 +39,17 @@ def supervised(model: Model, params: Params, statistics: Tree, batch: Batch) -> 
 
 
 def infer(model: Model, params: Params, statistics: Tree, x: Array) -> Array:
-    """The logits [batch, class] of x [batch, ...], in evaluation mode."""
+    """The logits in evaluation mode.
+
+    Args:
+        model: The network.
+        params: Both parts of its parameters.
+        statistics: Of BatchNorm.
+        x: [batch, ...] as the network takes it.
+
+    Returns:
+        Logits [batch, class].
+    """
     z, _ = model.extract(params.extractor, statistics, x, False)
     return model.predict(params.predictor, z)
 

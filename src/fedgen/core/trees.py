@@ -30,7 +30,15 @@ def shares_extractor(share: Share) -> bool:
 
 
 def split(params: Params, share: Share) -> tuple[Params, Params]:
-    """`(shared, private)`: each part of the model is in exactly one of the two, and None in the other."""
+    """Divide a model's parameters into what is shared and what users keep.
+
+    Args:
+        params: Both parts.
+        share: Which of them are shared: `all`, `predictor`, `extractor` or `nothing`.
+
+    Returns:
+        `(shared, private)`: each part is in exactly one of the two, and None in the other.
+    """
     wanted = _PARTS[share]
     shared = Params(*(part if take else None for part, take in zip(params, wanted, strict=True)))
     private = Params(*(None if take else part for part, take in zip(params, wanted, strict=True)))
@@ -38,7 +46,15 @@ def split(params: Params, share: Share) -> tuple[Params, Params]:
 
 
 def join(shared: Params, private: Params) -> Params:
-    """The inverse of `split`."""
+    """The inverse of `split`.
+
+    Args:
+        shared: Parameters with None for each part that is private.
+        private: Those parts, and None for the others.
+
+    Returns:
+        Both parts.
+    """
     return Params(*(b if a is None else a for a, b in zip(shared, private, strict=True)))
 
 

@@ -89,19 +89,47 @@ class Classifier:
         return _predict(built(self.config, self.whose.algorithm, self.task), self._state, x)
 
     def logits(self, x: Any) -> NDArray[np.float32]:
-        """The logits [sample, class]."""
+        """The logits.
+
+        Args:
+            x: Samples, in one of the forms above.
+
+        Returns:
+            Logits [sample, class].
+        """
         return self._over(self._logits, x)
 
     def predict_proba(self, x: Any) -> NDArray[np.float32]:
-        """The probability of each class [sample, class]."""
+        """The probability of each class.
+
+        Args:
+            x: Samples, in one of the forms above.
+
+        Returns:
+            Probabilities [sample, class]; those of a sample add up to 1.
+        """
         return np.asarray(jax.nn.softmax(self.logits(x), axis=-1))
 
     def predict(self, x: Any) -> NDArray[np.int64]:
-        """The label of each sample, as its number; `class_names` has its name."""
+        """The most probable label of each sample.
+
+        Args:
+            x: Samples, in one of the forms above.
+
+        Returns:
+            Labels [sample], as numbers; `class_names` has their names.
+        """
         return np.argmax(self.logits(x), axis=-1)
 
     def features(self, x: Any) -> NDArray[np.float32]:
-        """The latent vector z of each sample [sample, latent], which the last layer classifies."""
+        """The latent vector z of each sample, which the last layer classifies.
+
+        Args:
+            x: Samples, in one of the forms above.
+
+        Returns:
+            z [sample, latent].
+        """
         if self._features is None:
             (params, statistics), extract = self.network, self.task.model.extract
             prepare = self.task.prepare

@@ -132,7 +132,11 @@ class Run:
         return self.models.generator(algorithm, seed=seed, best=best)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The evaluations as a table of pandas, which must be installed."""
+        """The evaluations as a table of pandas, which must be installed.
+
+        Returns:
+            A row for each evaluation, a column for each key of metrics.jsonl.
+        """
         return as_frame(self.metrics)
 
     @property

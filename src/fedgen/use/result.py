@@ -93,7 +93,11 @@ class Result(dict[str, Any]):
         return as_frame([{key: value for key, value in row.items() if key not in lists} for row in self["results"]])
 
     def plot(self) -> "Figure":
-        """The learning curves, as a figure of matplotlib."""
+        """The learning curves.
+
+        Returns:
+            A figure of matplotlib, with a curve for each algorithm.
+        """
         return curves_figure(self, self.metrics)
 
     def _repr_html_(self) -> str:
