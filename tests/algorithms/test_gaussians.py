@@ -386,6 +386,7 @@ def test_class_moments_over_all_of_a_users_data(collect: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_without_its_terms_it_is_fedavg_to_the_bit() -> None:
     off = {"w": 0.0, "lam": 0.0, "dyn": 0.0, "refit_steps": 0}
     moments = play(small_setup("fedmoments", **{f"fedmoments__{key}": value for key, value in off.items()}), 2)

@@ -107,10 +107,11 @@ def test_training_sees_augmented_batches_once_and_the_same_in_ahead() -> None:
     plain = np.asarray(task.prepare(jnp.asarray(x)))
     assert len(seen) >= 2
     for used, ahead_of in seen:
-        assert np.array_equal(used, ahead_of)
-    untouched = sum(any(np.array_equal(image, one) for one in plain) for used, _ in seen for image in used)
+        np.testing.assert_allclose(used, ahead_of, atol=1e-6)  # computed in two places, each rounded as it is compiled
+    untouched = sum(any(np.allclose(image, one, atol=1e-6) for one in plain) for used, _ in seen for image in used)
     assert untouched < sum(len(used) for used, _ in seen), "most are shifted or mirrored"
-    assert {image.tobytes() for image in whole[0]} == {image.tobytes() for image in plain}
+    levels = [{np.round(127.5 * image).astype(int).tobytes() for image in images} for images in (whole[0], plain)]
+    assert levels[0] == levels[1], "a pass over all data sees it as it is"
 
 
 def test_it_changes_training_and_nothing_else_does() -> None:

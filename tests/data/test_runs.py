@@ -50,6 +50,7 @@ def test_noisy_users_run(own_file):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 def test_fedgen_on_celeba_with_the_papers_defaults(tmp_path):
     write_celeba(tmp_path / "celeba")
     config = resolve(

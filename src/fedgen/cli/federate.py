@@ -104,7 +104,7 @@ def demo(
     run = place.server / "runs" / RUN
     write_report([run], run / "report.html")
     learning_curves(RunFolder(run).summary(), run)
-    console.print(f"Run folder: {run} (report.html, summary.json, metrics.jsonl, curves.png)")
+    console.print(f"Run folder: {run} (report.html, summary.json, metrics.jsonl, curves.png)", soft_wrap=True)
     if early > AGREEMENT and not display.trouble and not config.dp_noise:
         raise typer.Exit(1)
 

@@ -135,7 +135,9 @@ def run(
         if one.failure:
             errors.print(f"[yellow]not all was tracked[/yellow]: {escape(one.failure)}")
         console.print(f"Tracked: {escape(one.place)}", soft_wrap=True)
-    console.print(f"Run folder: {escape(str(out))} (report.html, summary.json, metrics.jsonl, curves.png)")
+    console.print(
+        f"Run folder: {escape(str(out))} (report.html, summary.json, metrics.jsonl, curves.png)", soft_wrap=True
+    )
     if all(row["diverged_at"] for row in summary["results"]):
         errors.print("[red]every run diverged[/red], so there is no score")
         raise typer.Exit(DIVERGED)
