@@ -110,7 +110,7 @@ def test_training_sees_augmented_batches_once_and_the_same_in_ahead() -> None:
         np.testing.assert_allclose(used, ahead_of, atol=1e-6)  # computed in two places, each rounded as it is compiled
     untouched = sum(any(np.allclose(image, one, atol=1e-6) for one in plain) for used, _ in seen for image in used)
     assert untouched < sum(len(used) for used, _ in seen), "most are shifted or mirrored"
-    levels = [{np.round(127.5 * image).astype(int).tobytes() for image in images} for images in (whole[0], plain)]
+    levels = [{np.round(127.5 * (image + 1)).astype(int).tobytes() for image in images} for images in (whole[0], plain)]
     assert levels[0] == levels[1], "a pass over all data sees it as it is"
 
 
