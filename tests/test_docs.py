@@ -82,15 +82,25 @@ def _span(gains: list[float]) -> str:
 def test_which_method_when_says_what_the_results_say() -> None:
     table = (ROOT / "README.md").read_text().split("which method: begin")[1].split("which method: end")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")]
-    little, long, many, own, rate, last = lines[1:7]
+    little, differ, published, own, rate, last = lines[1:7]
     neighbours = json.loads((ROOT / "results/neighbours.tuned.json").read_text())["cells"]["mnist-1"]
     assert len(neighbours) == 15
     assert max(abs(_gains("neighbours.tuned", name, rows="mnist-1")[0]) for name in neighbours) < 0.25
     assert "fifteen methods are within 0.2" in little
     hard = ".*-0.05|.*-0.1"
+    few, many = (_span(_gains(f"{name}.tuned", "fedmoments", rows=hard)) for name in ("neighbours", "long-training"))
+    assert f"{few} at T = 20, {many} at T = 200; every interval is off zero" in differ
+    compared = [
+        json.loads((ROOT / f"results/{name}.tuned.json").read_text()) for name in ("neighbours", "long-training")
+    ]
+    moments = [
+        row["fedmoments"] for study in compared for row in study["cells"].values() if "values" in row["fedmoments"]
+    ]
+    assert all(entry["difference"]["interval"][0] > 0 for entry in moments)
+    assert f"none of {sum(len(entry['values']) for entry in moments)} runs diverged" in differ
+    assert all(entry["status"] == "done" for entry in moments)
     scaffold, ccvr = (_span(_gains("long-training.tuned", name, rows=hard)) for name in ("scaffold", "ccvr"))
-    assert f"α ≤ 0.1: {scaffold} and {ccvr}" in long
-    assert f"EMNIST, T = 20: {_span(_gains('neighbours.tuned', 'fedmoments', rows='emnist.*'))}" in many
+    assert f"T = 200: {scaffold} and {ccvr}" in published
     ditto, tuned = (_gains("personal.tuned", name, rows="emnist.*") for name in ("ditto", "fine-tuned"))
     assert f"α = 0.05: {ditto[0]:+.0f} and {tuned[0]:+.0f}; at α = 1 {ditto[2]:+.1f} and −{-tuned[2]:.1f}" in own
     assert _span(_gains("overview.reference", "fedgen")) in rate

@@ -98,10 +98,10 @@ def test_own_data_is_used_whole_and_the_papers_by_half(tmp_path: Path) -> None:
 
 def test_tuned_changes_what_was_tuned_only() -> None:
     paper, tuned = (resolve({"preset": preset, "algorithms": EVERYONE}) for preset in ("paper", "tuned"))
-    search = experiment("tuning")
+    searches = experiment("tuning"), experiment("tuning-personal")
     for name in EVERYONE:
         changed = {k for k, v in tuned.of(name).items() if paper.of(name).get(k) != v}
-        column = search.column(name)
+        search, column = next((s, c) for s in searches for c in s.columns if c.name == name)
         searched = {key.split(".")[-1] for key in (*search.over, *column.over, *column.settings)}
         assert changed
         assert changed <= searched

@@ -30,34 +30,55 @@ def best_of_each(
 
     A column of which a configuration is still missing has no best: it would have had a smaller budget.
     """
-    cells: dict[str, dict[str, Any]] = {}
+    cells: dict[str, dict[str, Any]] = {row.name: {} for row in experiment.rows}
     found: Choices = {}
-    for row in experiment.rows:
-        cells[row.name] = {}
+    for first in (row for row in experiment.rows if not row.chosen_with):
+        rows = [row for row in experiment.rows if first.name in (row.name, row.chosen_with)]
         for column in experiment.columns:
             names = [trial_name(column, number) for number in range(experiment.trials)]
-            config = configs[row.name, names[0]]
-            entry, number = _best([results["cells"][row.name][name] for name in names], config.score)
-            cells[row.name][column.name] = entry
+            config = configs[first.name, names[0]]
+            tried = {row.name: [results["cells"][row.name][name] for name in names] for row in rows}
+            complete = all(entry["status"] != "missing" for entries in tried.values() for entry in entries)
+            number = _best(list(tried.values()), config.score) if complete else None
+            for name, entries in tried.items():
+                cells[name][column.name] = _shown(entries, number, config.score) if complete else _missing(config)
             if number is not None:
-                settings = experiment.tried(row, column)[number]
-                entry["settings"] = label_of(column.algorithm, settings)
+                settings = experiment.tried(first, column)[number]
+                for name in tried:
+                    cells[name][column.name]["settings"] = label_of(column.algorithm, settings)
                 of_row = found.setdefault(config.dataset, {}).setdefault(f"T{config.local_steps}", {})
                 of_row[column.algorithm] = _own(column, settings)
     columns = [{"name": c.name, "label": c.label, "algorithm": c.algorithm} for c in experiment.columns]
     return {**results, "columns": columns, "cells": cells, "baseline": experiment.baseline}, found
 
 
-def _best(entries: list[dict[str, Any]], score: str) -> tuple[dict[str, Any], int | None]:
-    """The entry with the highest mean of this score, and its number; the first of equal ones."""
-    means = [entry["metrics"][score]["mean"] if "metrics" in entry else None for entry in entries]
-    if any(entry["status"] == "missing" for entry in entries):
-        return {"id": "", "preset": entries[0]["preset"], "status": "missing", "published": None}, None
-    if all(mean is None for mean in means):
-        return {**entries[0], "published": None, "tried": means}, None
-    number = max(range(len(means)), key=[-1.0 if mean is None else mean for mean in means].__getitem__)
+def _best(tried: list[list[dict[str, Any]]], score: str) -> int | None:
+    """The number of the configuration with the highest mean of this score over the rows; the first of equal ones.
+
+    None where each configuration diverged in some row.
+    """
+    by_number = list(zip(*(_means(entries, score) for entries in tried), strict=True))
+    means = [-1.0 if None in of_rows else sum(of_rows) / len(of_rows) for of_rows in by_number]
+    best = max(range(len(means)), key=means.__getitem__)
+    return best if means[best] >= 0 else None
+
+
+def _shown(entries: list[dict[str, Any]], number: int | None, score: str) -> dict[str, Any]:
+    """What the table has of a column: the entry of this number, and the means of all."""
+    means = _means(entries, score)
+    if number is None:
+        return {**entries[0], "published": None, "tried": means}
     kept = {key: value for key, value in entries[number].items() if key in _FEW}
-    return {**kept, **entries[number]["metrics"][score], "published": None, "tried": means}, number
+    return {**kept, **entries[number]["metrics"][score], "published": None, "tried": means}
+
+
+def _missing(config: RunConfig) -> dict[str, Any]:
+    return {"id": "", "preset": config.preset, "status": "missing", "published": None}
+
+
+def _means(entries: list[dict[str, Any]], score: str) -> list[Any]:
+    """The mean score of each configuration; None where it diverged with any seed, or failed."""
+    return [entry["metrics"][score]["mean"] if "metrics" in entry else None for entry in entries]
 
 
 def _own(column: Column, settings: Settings) -> Settings:

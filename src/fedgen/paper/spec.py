@@ -75,6 +75,7 @@ class Row(_Strict):
     published: dict[str, tuple[float, float] | Literal["not reached"]] = {}  # mean and std, by column
     target: float | None = None  # the accuracy of "rounds to target"
     over_in: dict[str, Over] = {}  # the values of one column in this row only
+    chosen_with: str = ""  # the row of a search that has the same configurations: the best is that of both
     x: float | None = None  # where the row lies in a figure over rows
 
 
@@ -135,8 +136,11 @@ class Experiment(_Strict):
                 raise ValueError(f"figure {figure.name}: learning curves are of one row")
             if figure.kind == "lines" and any(self.row(name).x is None for name in figure.rows):
                 raise ValueError(f"figure {figure.name}: each of its rows needs an x")
+        _known("row", tuple(row.chosen_with for row in self.rows if row.chosen_with), rows)
         for row in self.rows if self.trials else ():
             for column in self.columns:
+                if self.tried(row, column) != self.tried(self.row(row.chosen_with or row.name), column):
+                    raise ValueError(f"{column.name} has other configurations in {row.name} than in {row.chosen_with}")
                 if (number := len(self.tried(row, column))) != self.trials:
                     raise ValueError(f"{column.name} in {row.name} has {number} configurations, not {self.trials}")
         return self
@@ -172,8 +176,8 @@ def experiments() -> dict[str, Experiment]:
 
 _ORDER = (
     "overview", "partial-sharing", "generator-structure", "synthetic-batch", "rounds-to-target", "heterogeneity",
-    "stragglers", "curves", "labels", "prototype", "controls", "ablation", "choices", "tuning", "neighbours",
-    "long-training", "one-shot", "personal", "theory",
+    "stragglers", "curves", "labels", "prototype", "controls", "ablation", "choices", "tuning",
+    "tuning-personal", "neighbours", "long-training", "moments", "conditions", "one-shot", "personal", "theory",
 )  # fmt: skip
 
 
@@ -208,6 +212,9 @@ def chosen(
     some_rows = _matching(f"row of {experiment.name}", row_names, all_rows)
     some_columns = _matching(f"column of {experiment.name}", column_names, all_columns)
     rows = some_rows or (quick and experiment.quick_rows) or all_rows
+    if not quick:  # what is chosen by several rows needs all of them
+        chosen_by = {row.chosen_with or row.name for row in experiment.rows if row.name in rows}
+        rows = [row.name for row in experiment.rows if (row.chosen_with or row.name) in chosen_by]
     columns = some_columns or (quick and experiment.quick_columns) or all_columns
     wanted, names = (
         tuple(name for name in every if name in (*some, experiment.baseline))
