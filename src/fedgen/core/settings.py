@@ -157,7 +157,7 @@ class Federation(BaseModel):
         " down by the server (0: no limit)",
     )
     max_against: NotNegative = setting(
-        1.5,
+        2.0,
         "Server",
         "how far an update may go against the mean of the others, as a multiple of how far any of them goes along or"
         " against the mean of the rest; those that go further are scaled down by the server (0, or no max_update: no"
