@@ -30,13 +30,14 @@ from fedgen.simulator.setup import Setup, prepare_together
 from fedgen.simulator.sharding import place
 
 USERS = 10
-BOUND = 2.0  # times the median length: what attackers send at most where there is no bound
+BOUND, AGAINST = 2.0, 2.0  # `max_update` and `max_against` that attackers keep to where there is no bound
 AGGREGATIONS: dict[str, dict[str, Any]] = {
     "mean, no bound": {"max_update": 0.0},
-    "mean, bound 1": {"max_update": 1.0},
-    "mean, bound 1.25": {"max_update": 1.25},
-    "mean, bound 1.5": {"max_update": 1.5},
+    "mean, length only": {"max_against": 0.0},
+    "mean, length only, 1": {"max_against": 0.0, "max_update": 1.0},
     "mean (default)": {},
+    "mean, against 1": {"max_against": 1.0},
+    "mean, against 1.5": {"max_against": 1.5},
     "clip": {"clip": 1.0},
     "median": {"aggregation": "median"},
     "trimmed": {"aggregation": "trimmed"},
@@ -51,16 +52,27 @@ class Known(NamedTuple):
     mean: Any
     deviation: Any  # the standard deviation of each number
     longest: jax.Array  # the longest update that the server does not shorten
+    against: jax.Array  # how far it may go against their mean, as that of an update as long
 
 
-def known(updates: Any, honest: jax.Array, bound: Any = BOUND) -> Known:
+def known(updates: Any, honest: jax.Array, bound: Any = BOUND, most: Any = AGAINST) -> Known:
     """The knowledge in updates [user, ...], of which those that are `honest` [user] count."""
     part = honest / jnp.sum(honest)
     mean = jax.tree.map(lambda a: jnp.tensordot(part, a, axes=1), updates)
     square = jax.tree.map(lambda a, m: jnp.tensordot(part, (a - m) ** 2, axes=1), updates, mean)
     lengths = jax.vmap(_length)(updates)
     median = jnp.nanmedian(jnp.where(honest > 0, lengths, jnp.nan))
-    return Known(mean, jax.tree.map(jnp.sqrt, square), bound * median)
+    longest = bound * median
+    # How far each honest one goes along the mean of the other honest ones, or against it
+    total = jax.tree.map(lambda a: jnp.tensordot(honest, a, axes=1), updates)
+    rest = jax.tree.map(lambda a, b: b - a, updates, total)
+    along = jnp.abs(jax.vmap(_product)(updates, rest)) / jnp.maximum(jax.vmap(_length)(rest), 1e-12)
+    farthest = most * jnp.max(jnp.where(honest > 0, along, 0.0))
+    return Known(mean, jax.tree.map(jnp.sqrt, square), longest, jnp.minimum(0.99 * farthest, longest))
+
+
+def _product(a: Any, b: Any) -> jax.Array:
+    return sum(jnp.sum(x * y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
 def _length(tree: Any) -> jax.Array:
@@ -73,6 +85,26 @@ def _reversal(mine: Any, others: Known) -> Any:
     return jax.tree.map(lambda m: -factor * m, others.mean)
 
 
+def _within(harm: Any, others: Known) -> Any:
+    """As far against the honest mean as the server lets pass, and the rest of the length along `harm`, across it."""
+    length = jnp.maximum(_length(others.mean), 1e-12)
+    share = _product(harm, others.mean) / length**2
+    across = jax.tree.map(lambda h, m: h - share * m, harm, others.mean)
+    rest = jnp.sqrt(others.longest**2 - others.against**2) / jnp.maximum(_length(across), 1e-12)
+    return jax.tree.map(lambda a, m: rest * a - others.against / length * m, across, others.mean)
+
+
+def _half(mine: Any, others: Known) -> Any:
+    """Within the rules: against the mean in every second number, along it in the others."""
+    return _within(jax.tree.map(lambda m: -m * (jnp.arange(m.size) % 2).reshape(m.shape), others.mean), others)
+
+
+def _layer(mine: Any, others: Known) -> Any:
+    """Within the rules: against the mean in the predictor, along it in the extractor."""
+    extractor = jax.tree.map(jnp.zeros_like, others.mean.extractor)
+    return _within(jax.tree.map(jnp.negative, others.mean)._replace(extractor=extractor), others)
+
+
 # What an attacker sends in place of its own update, in the order of the table.
 ATTACKS: dict[str, Callable[[Any, Known], Any]] = {
     "sign flip": lambda mine, others: jax.tree.map(lambda a: -a, mine),
@@ -82,6 +114,9 @@ ATTACKS: dict[str, Callable[[Any, Known], Any]] = {
     "lying counts": _reversal,
     # Baruch et al. 2019, "A Little Is Enough": within what honest users send, on one side of it
     "ALIE, z = 1.5": lambda mine, others: jax.tree.map(lambda m, s: m - 1.5 * s, others.mean, others.deviation),
+    # Within all rules of the server, which it knows: what cannot go against the mean goes elsewhere
+    "within the rules, half": _half,
+    "within the rules, predictor": _layer,
     # No attack: the mean is as if the user were not there, which is what its data is worth to the others
     "absent": lambda mine, others: others.mean,
 }
@@ -107,7 +142,8 @@ def under_attack(builder: Callable[..., fedgen.Algorithm]) -> Callable[..., fedg
             sent, start = innermost(uploads), innermost(server).params
             updates = jax.tree.map(lambda a, b: a - b, sent.params, start)
             bound = BOUND if is_off(federation.max_update) else federation.max_update
-            others = known(updates, 1.0 - bad, bound)
+            most = AGAINST if is_off(federation.max_against) else federation.max_against
+            others = known(updates, 1.0 - bad, bound, most)
             forged = [jax.vmap(lambda mine, f=f: f(mine, others))(updates) for f in ATTACKS.values()]
 
             def chosen(a: jax.Array, b: jax.Array, *ways: jax.Array) -> jax.Array:

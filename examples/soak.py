@@ -1,10 +1,10 @@
 """A long federation of many light sites on the loopback interface: some fail in every round, and some are killed.
 
-    python examples/soak.py --sites 100 --rounds 200 --failing 0.3
+    python examples/soak.py --sites 100 --rounds 200 --failing 0.3 --workers 8 --minutes 60 --out FOLDER
 
-A light site has its own key and speaks Flower's protocol through the gate as a SuperNode does, but answers without
-training: it adds a small number, which depends on site and round, to all that it got. So the model that must come out
-can be computed from the server's log, and it is: no finished round may be lost or counted twice.
+A light site (light_site.py) has its own key and speaks Flower's protocol through the gate as a SuperNode does, but
+answers without training: it adds a small number, which depends on site and round, to all that it got. So the model that
+must come out can be computed from the server's log, and it is: no finished round may be lost or counted twice.
 
 A site that fails does one of three things: its connections break before it has answered, and it returns a second later
 (which must succeed within seconds); it answers with an error; or, rarely, it stays silent until the round is over.
@@ -14,33 +14,26 @@ Printed are the seconds of rounds, the seconds that returning took, and memory a
 import argparse
 import contextlib
 import json
-import random
+import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import tomllib
+import traceback
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the model is tiny, and a GPU is not for a server and its children
 
 import httpx
 import numpy as np
 import psutil
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from light_site import step
 
 import fedgen
 from fedgen.config import resolve
@@ -48,145 +41,16 @@ from fedgen.core.trees import named
 from fedgen.demo.demo import write_federation
 from fedgen.federate.deploy.folders import Folders, new_folder
 from fedgen.federate.deploy.keys import public_keys
-from fedgen.federate.deploy.process_tree import process_tree
+from fedgen.federate.deploy.process_tree import kill, process_tree
 from fedgen.federate.deploy.processes import Processes, processes_of
-from fedgen.federate.journal import read_journal
+from fedgen.federate.journal import GATE_JOURNAL, read_journal, rotated
 from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings
 from fedgen.runs.checkpoint import load_tree
 from fedgen.simulator.setup import Setup, prepare
 
-POLL, BEAT = 3.0, 20.0  # seconds between a site's requests for messages (as a SuperNode's), and between heartbeats
-_MAKING = threading.Lock()  # Flower has one identity for a process, and here each site is a thread
-
-
-def step(site: int, number: int) -> float:
-    """What a site adds to the model in a round: no site so much that its update would be shortened (`max_update`)."""
-    return float(np.float32(1e-4 * (1 + site / 1000) / (number + 1)))
-
-
-class LightSite(threading.Thread):
-    """One site, which answers without training and fails now and then."""
-
-    def __init__(self, folders: Folders, address: str, number: int, failing: float, silence: float) -> None:
-        super().__init__(daemon=True)
-        self.number, self.failing, self.silence = number, failing, silence
-        self.random = random.Random(number)
-        self.did: Counter[str] = Counter()
-        self.returns: list[float] = []  # seconds from the first attempt to come back until it was taken back
-        self.stopping = threading.Event()
-        key: Any = load_ssh_private_key(folders.site_key(f"site-{number}").read_bytes(), None)
-        self._signer = NodeAuthHttpInterceptor(key, key.public_key())
-        self._public = public_key_to_bytes(key.public_key())
-        self._address, self._authority = address, str(folders.authority / "ca.crt")
-        self._seen: set[str] = set()  # messages whose fate is decided: one that is offered again is answered
-
-    def run(self) -> None:
-        while not self.stopping.is_set():
-            try:
-                with self._client() as client:
-                    self._work(client, self._activate(client))
-            except (httpx.HTTPError, ConnectionResetError):
-                self.stopping.wait(1.0)  # and back again
-
-    def _client(self) -> FleetHttpClient:
-        return FleetHttpClient.from_server_address(self._address, False, self._authority, interceptors=[self._signer])
-
-    def _activate(self, client: FleetHttpClient) -> Node:
-        began = time.monotonic()
-        while True:
-            try:
-                request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=30)
-                node = Node(node_id=client.ActivateNode(request).node_id)
-            except httpx.HTTPStatusError:
-                self.did["refused"] += 1
-                if self.stopping.wait(1.0):
-                    raise
-                continue
-            if self.did["broke off"]:
-                self.returns.append(time.monotonic() - began)
-            return node
-
-    def _work(self, client: FleetHttpClient, node: Node) -> None:
-        beat = time.monotonic()
-        while not self.stopping.is_set():
-            if time.monotonic() - beat > BEAT:
-                beat = time.monotonic()
-                client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=30))
-            pulled = client.PullMessages(PullMessagesRequest(node=node))
-            if not pulled.messages_list:
-                self.stopping.wait(POLL * self.random.uniform(0.9, 1.1))
-                continue
-            question, tree = message_from_proto(pulled.messages_list[0]), pulled.message_object_trees[0]
-            fate = self._fate(question.metadata.message_id)
-            if fate == "silent":
-                self.stopping.wait(self.silence)
-                continue
-            if fate == "broke off":
-                raise ConnectionResetError
-            run = question.metadata.run_id
-            objects = [part.object_id for part in iterate_object_tree(tree)]
-            try:
-                contents = {name: self._object(client, node, run, name) for name in objects}
-            except LookupError:
-                self.did["gone"] += 1  # the server has given the message up, or got the answer to it meanwhile
-                continue
-            name = question.metadata.message_id
-            client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=name))
-            self._reply(client, node, name, contents, failed=fate == "error")
-            self.did[f"{fate} ({question.metadata.message_type})"] += 1
-
-    def _object(self, client: FleetHttpClient, node: Node, run: int, name: str) -> bytes:
-        """An object of a message; Flower announces the message first, so that it may take a moment."""
-        while True:
-            pulled = client.PullObject(PullObjectRequest(node=node, run_id=run, object_id=name))
-            if not pulled.object_found:
-                raise LookupError(name)
-            if pulled.object_available:
-                return pulled.object_content
-            self.stopping.wait(1.0)
-
-    def _fate(self, message: str) -> str:
-        draw = self.random.random()
-        if message in self._seen or draw >= self.failing:
-            return "answered"
-        self._seen = {message}
-        fate = "silent" if draw < self.failing / 300 else "broke off" if draw < self.failing / 2 else "error"
-        self.did[fate] += fate != "error"
-        return fate
-
-    def _reply(
-        self, client: FleetHttpClient, node: Node, name: str, contents: dict[str, bytes], *, failed: bool
-    ) -> None:
-        question: Any = inflate_object_from_contents(name, contents)
-        question.metadata.__dict__["_message_id"] = name
-        with _MAKING:
-            TaskIdentity.task_id, TaskIdentity.run_id = 1, question.metadata.run_id
-            TaskIdentity.node_id = node.node_id
-            what = Error(1, "the site failed, as it was told") if failed else self._answer(question)
-            reply = Message(what, reply_to=question)  # type: ignore[arg-type]
-            reply.metadata.__dict__["_message_id"] = reply.object_id
-            parts = {part: one.deflate() for part, one in get_all_nested_objects(reply).items()}
-            tree, proto = get_object_tree(reply), message_to_proto(remove_content_from_message(reply))
-        opened = client.PushMessages(PushMessagesRequest(node=node, messages_list=[proto], message_object_trees=[tree]))
-        for part in opened.objects_to_push:
-            client.PushObject(
-                PushObjectRequest(
-                    node=node, run_id=question.metadata.run_id, object_id=part, object_content=parts[part],
-                    session_id=opened.session_id,
-                )
-            )  # fmt: skip
-
-    def _answer(self, question: Message) -> RecordDict:
-        about: Any = question.content["about"]
-        if question.metadata.message_type != "train":
-            return RecordDict({"about": about, "metrics": MetricRecord({})})
-        add = np.float32(step(self.number, about["round"]))
-        got: Any = question.content["broadcast"]
-        upload = {key: Array(array.numpy() + add) for key, array in got.items()}
-        return RecordDict(
-            {"upload": ArrayRecord(upload), "about": ConfigRecord(dict(about)), "metrics": MetricRecord({"loss": 1.0})}
-        )
+SIGNS = {"gate": "federate gate", "server app": "flwr-serverapp", "SuperLink": "gate.superlink"}
+HURRY = 5.0  # seconds before a round's end: an answer that was sent whole by then must be part of the round
 
 
 def setup_of(sites: int, rounds: int) -> Setup:
@@ -217,11 +81,10 @@ def register(folders: Folders) -> None:
 def sizes(processes: Processes, folders: Folders) -> dict[str, float]:
     """Memory (resident) and disk in MB."""
     found: Counter[str] = Counter()
-    signs = {"gate": "federate gate", "server app": "flwr-serverapp", "SuperLink": "gate.superlink"}
     for process in process_tree([processes.running["superlink"].pid]):
         with contextlib.suppress(psutil.Error):
             line = " ".join(process.cmdline())
-            kind = next((kind for kind, sign in signs.items() if sign in line), "others")
+            kind = next((kind for kind, sign in SIGNS.items() if sign in line), "others")
             found[kind] += process.memory_info().rss / 1e6
             found[f"{kind}, seconds of CPU"] += sum(process.cpu_times()[:2])
     for file in ("superlink.sqlite", "superlink.sqlite-wal", "gate.jsonl", "log.jsonl", "refusals.sqlite"):
@@ -237,45 +100,111 @@ def expected(done: list[dict[str, Any]], start: dict[str, np.ndarray]) -> dict[s
     return {name: array + moved for name, array in start.items()}
 
 
-def soak(folder: Path, sites: int, rounds: int, failing: float, timeout: float, minutes: float) -> dict[str, Any]:
-    """Run it and return what was measured."""
-    setup, folders = setup_of(sites, rounds), new_folder(folder)
+@contextlib.contextmanager
+def federation(folder: Path, setup: Setup, settings: ServerSettings) -> Iterator[tuple[Processes, int]]:
+    """A running federation without its sites, and its port; where the folder has one already, it goes on."""
+    about = folder / "port"
+    if about.exists():
+        folders, port = Folders(folder.resolve()), int(about.read_text())
+    else:
+        folders = new_folder(folder)
+        port = write_federation(folders, setup, setup.data, settings, tls=True)  # type: ignore[arg-type]
+    with processes_of(folders, port) as processes:
+        processes.start_superlink()
+        if not about.exists():
+            register(folders)
+            about.write_text(str(port))
+        yield processes, port
+
+
+def start_sites(folders: Folders, port: int, sites: list[int], log: str, *options: str) -> "subprocess.Popen[bytes]":
+    """A process of light sites, which ends when its standard input is closed."""
+    command = [sys.executable, str(Path(__file__).with_name("light_site.py")), "--folder", str(folders.root)]
+    where = ["--address", f"127.0.0.1:{port}", "--sites", *map(str, sites)]
+    with (folders.root / "logs" / f"{log}.log").open("ab") as file:
+        return subprocess.Popen([*command, *where, *options], stdin=subprocess.PIPE, stdout=file, stderr=file)
+
+
+def stop_sites(started: "list[subprocess.Popen[bytes]]") -> None:
+    """Ask them to end, and wait a while."""
+    for process in started:
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # type: ignore[union-attr]
+    deadline = time.monotonic() + 20
+    for process in started:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(deadline - time.monotonic(), 0.1))
+        kill(process_tree([process.pid]))
+        process.wait()
+
+
+def refusals(folders: Folders) -> dict[str, int]:
+    """What the gate and the server refused, by the reason; names and numbers in it are left out."""
+    gate = folders.server / GATE_JOURNAL
+    log = [*read_journal(rotated(gate)), *read_journal(gate), *read_journal(folders.server / "log.jsonl")]
+    return dict(Counter(f"{e['event']}: {e.get('reason', '')}" for e in log if e["event"] in ("refused", "strike")))
+
+
+def lost(done: list[dict[str, Any]], finished: list[list[float]]) -> list[dict[str, Any]]:
+    """Answers [site, round, time] that were sent whole in time and are not part of the round."""
+    rounds = {e["round"]: e for e in done}
+    return [
+        {"site": site, "round": number, "seconds before the end": round(rounds[number]["time"] - when, 1)}
+        for site, number, when in finished
+        if number in rounds
+        and f"site-{site}" not in rounds[number]["sites"]
+        and when < rounds[number]["time"] - HURRY
+    ]  # fmt: skip
+
+
+def soak(
+    folder: Path, sites: int, rounds: int, failing: float, timeout: float, minutes: float, workers: int,
+    say: Callable[[dict[str, Any]], None] = lambda sample: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Run it and return what was measured; `say` is called with memory and disk after each round."""
+    setup = setup_of(sites, rounds)
     settings = ServerSettings(
         sites=tuple(f"site-{n}" for n in range(sites)), min_sites=max(1, sites // 3), round_timeout=timeout,
         join_timeout=600.0, strikes=10**6, rest=1,
     )  # fmt: skip
-    port = write_federation(folders, setup, setup.data, settings, tls=True)  # type: ignore[arg-type]
-    light = [LightSite(folders, f"127.0.0.1:{port}", n, failing, timeout) for n in range(sites)]
-    samples: list[dict[str, float]] = []
-    log, deadline = folders.server / "log.jsonl", time.monotonic() + 60 * minutes
-    with processes_of(folders, port) as processes:
-        processes.start_superlink()
-        register(folders)
-        for site in light:
-            site.start()
-        processes.submit("run")
-        ended = False
-        while not ended and time.monotonic() < deadline:
-            time.sleep(1.0)
-            events = read_journal(log)
-            number = sum(e["event"] == "done" for e in events)
-            if not samples or number > samples[-1]["rounds"]:
-                samples.append({"rounds": number, **sizes(processes, folders)})
-            ended = bool(events) and events[-1]["event"] in ("finished", "ended")
-        for site in light:
-            site.stopping.set()
-        for site in light:
-            site.join(30)
-    events = read_journal(log)
-    done = [e for e in events if e["event"] == "done"]
-    did = sum((site.did for site in light), Counter())
-    returns = sorted(seconds for site in light for seconds in site.returns)
+    began, samples, light = time.monotonic(), [], []
+    with federation(folder, setup, settings) as (processes, port):
+        folders = processes.folders
+        log, before = folders.server / "log.jsonl", len(list(folders.root.glob("did-*.json")))
+        how = ["--failing", str(failing), "--silence", str(timeout), "--seed", str(before)]
+        try:
+            for number in range(workers):
+                report = ["--report", str(folders.root / f"did-{before + number}.json")]
+                light.append(start_sites(folders, port, list(range(number, sites, workers)), "sites", *how, *report))
+            processes.submit("run")
+            ended = False
+            while not ended and time.monotonic() - began < 60 * minutes:
+                time.sleep(1.0)
+                events = read_journal(log)
+                number = sum(e["event"] == "done" for e in events)
+                if not samples or number > samples[-1]["rounds"]:
+                    seconds = round(time.monotonic() - began, 1)
+                    samples.append({"rounds": number, "seconds": seconds, **sizes(processes, folders)})
+                    say(samples[-1])
+                ended = bool(events) and events[-1]["event"] in ("finished", "ended")
+        finally:
+            stop_sites(light)
+    done = [e for e in read_journal(log) if e["event"] == "done"]
+    reports = [json.loads(path.read_text()) for path in folders.root.glob("did-*.json")]
+    returns = sorted(seconds for report in reports for seconds in report["returns"])
+    finished = [one for report in reports for one in report["finished"]]
+    seconds = [e["seconds"] for e in done]
     found = {
-        "sites": sites, "rounds done": len(done), "of": rounds, "failing": failing,
-        "seconds of a round (median)": round(float(np.median([e["seconds"] for e in done])), 1) if done else None,
-        "updates": sum(len(e["sites"]) for e in done), "what sites did": dict(did),
-        "returns": len(returns), "slowest return": round(returns[-1], 2) if returns else None,
-        "sizes": [*samples[:: max(1, len(samples) // 8)], *samples[-1:]],
+        "sites": sites, "rounds done": len(done), "of": rounds, "failing": failing, "round_timeout": timeout,
+        "minutes": round((time.monotonic() - began) / 60, 1),
+        "seconds of a round (median)": round(float(np.median(seconds)), 1) if done else None,
+        "seconds of a round (tenths)": np.round(np.quantile(seconds, np.arange(11) / 10), 1).tolist() if done else None,
+        "updates": sum(len(e["sites"]) for e in done),
+        "what sites did": dict(sum((Counter(report["did"]) for report in reports), Counter())),
+        "answers finished": len(finished), "finished answers lost": lost(done, finished),
+        "refusals": refusals(folders), "returns": len(returns),
+        "slowest return": round(returns[-1], 2) if returns else None,
+        "sizes": [*samples[:: max(1, len(samples) // 20)], *samples[-1:]],
     }  # fmt: skip
     if done:
         found["largest error"] = largest_error(setup, folders, done)
@@ -293,6 +222,47 @@ def largest_error(setup: Setup, folders: Folders, done: list[dict[str, Any]]) ->
     return max(float(np.abs(np.asarray(got[name]) - wanted[name]).max()) for name in wanted)
 
 
+@contextlib.contextmanager
+def ending_by(minutes: float) -> Iterator[None]:
+    """Interrupts the block if it takes longer, as Ctrl-C does."""
+    timer = threading.Timer(60 * minutes, lambda: os.kill(os.getpid(), 15))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+class Out:
+    """A folder for progress.jsonl, a line for each sample, and result.json; without a folder nothing is written."""
+
+    def __init__(self, folder: Path | None, name: str) -> None:
+        self.folder, self.name = folder, name
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def progress(self, sample: dict[str, Any]) -> None:
+        """Add a sample."""
+        if self.folder:
+            with (self.folder / f"{self.name}-progress.jsonl").open("a") as file:
+                file.write(json.dumps(sample) + "\n")
+
+    def result(self, found: Any) -> None:
+        """Write the result."""
+        if self.folder:
+            (self.folder / f"{self.name}.json").write_text(json.dumps(found, indent=1))
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Write the traceback of what goes wrong, too."""
+        try:
+            yield
+        except BaseException:
+            self.result({"error": traceback.format_exc()})
+            raise
+
+
 def main() -> None:
     """Read the options, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -301,17 +271,17 @@ def main() -> None:
     parser.add_argument("--failing", type=float, default=0.3)
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds of a round")
     parser.add_argument("--minutes", type=float, default=120.0, help="after which it is stopped")
-    parser.add_argument("--folder", type=Path, help="a new folder, which is kept; default: a temporary one")
-    parser.add_argument("--site", type=int, help="be only this one site of the federation in FOLDER (kills.py does it)")
-    parser.add_argument("--address", help="where that federation's server is")
+    parser.add_argument("--workers", type=int, default=1, help="processes that the sites are divided among")
+    parser.add_argument("--folder", type=Path, help="is kept, and the run in it is resumed; default: a temporary one")
+    parser.add_argument("--out", type=Path, help="a folder for soak.json and soak-progress.jsonl")
     options = parser.parse_args()
-    if options.site is not None:
-        LightSite(Folders(options.folder), options.address, options.site, 0.0, 0.0).run()
-        return
-    with tempfile.TemporaryDirectory() as temporary:
+    out = Out(options.out, "soak")
+    with tempfile.TemporaryDirectory() as temporary, out.errors(), ending_by(options.minutes + 3):
         folder = options.folder or Path(temporary) / "federation"
-        found = soak(folder, options.sites, options.rounds, options.failing, options.timeout, options.minutes)
-        print(json.dumps(found, indent=1))
+        numbers = options.sites, options.rounds, options.failing, options.timeout, options.minutes, options.workers
+        found = soak(folder, *numbers, out.progress)
+    out.result(found)
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from helpers import SMALL, small_data
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # In tests/federate/test_federation_examples.py and test_soak_example.py, and in tests/use/test_example.py.
-ELSEWHERE = {"different_extractors.py", "attacks.py", "kills.py", "soak.py", "use_a_model.py"}
+ELSEWHERE = {"different_extractors.py", "attacks.py", "kills.py", "light_site.py", "soak.py", "use_a_model.py"}
 # Each prints accuracies in percent: how good they must at least be, which is much better than guessing.
 AT_LEAST = {
     "own_model.py": 60,

@@ -161,7 +161,7 @@ PER_ALGORITHM = tuple(
 
 
 # A stored configuration without one of these is of a version that had no such setting, and computed this.
-BEFORE: Layer = {"max_update": 0.0}
+BEFORE: Layer = {"max_update": 0.0, "max_against": 0.0}
 
 
 def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:

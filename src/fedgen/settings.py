@@ -155,6 +155,11 @@ class Settings(TypedDict, total=False):
     """maximum norm of an update, as a multiple of the median norm of the round's updates; larger ones are scaled down
     by the server (0: no limit)."""
 
+    max_against: float
+    """how far an update may go against the mean of the others, as a multiple of how far any of them goes along or
+    against the mean of the rest; those that go further are scaled down by the server (0, or no max_update: no
+    limit)."""
+
     clip: float
     """maximum norm of an update; larger ones are scaled down by the server (0: no limit)."""
 

@@ -18,7 +18,7 @@ from scipy.stats import norm, trim_mean
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.algorithms.wrap import With
 from fedgen.config import resolve
-from fedgen.core.aggregate import bounded, clipped, combine, combine_given, fair
+from fedgen.core.aggregate import bounded, clipped, combine, combine_given, fair, not_against
 from fedgen.core.contract import Federation, Round
 from fedgen.core.privacy import privatise
 from fedgen.core.trees import all_finite
@@ -126,6 +126,60 @@ def test_the_bound_follows_the_median_length() -> None:
 )
 def test_of_three_one_can_be_told_from_the_others(sizes: list[float], factors: list[float]) -> None:
     np.testing.assert_allclose(fair(jnp.array(sizes), Federation(users=3, max_update=2.0)), factors, rtol=1e-6)
+
+
+def _shortened_where_against(x: np.ndarray, most: float) -> np.ndarray:
+    """The rule as it is said: each update against the mean of the others, and how far those go without it."""
+
+    def along(number: int, among: list[int]) -> float:
+        mean = np.mean([x[k] for k in among if k != number], axis=0)
+        return float(x[number] @ mean / np.linalg.norm(mean))
+
+    found, everybody = [], list(range(len(x)))
+    for i in everybody:
+        rest = [j for j in everybody if j != i]
+        farthest = most * max(abs(along(j, rest)) for j in rest)
+        found.append(x[i] * min(1.0, farthest / max(-along(i, everybody), 1e-30)))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("users", [5, 10, 23])
+@pytest.mark.parametrize("most", [0.2, 1.0, 1.5])
+def test_no_update_goes_further_against_the_others_than_they_go(users: int, most: float) -> None:
+    random = np.random.default_rng(users)
+    updates = random.normal(size=(users, 40)) + 0.3
+    updates[2] = -6 * updates.mean(axis=0)
+    start = {"a": jnp.ones((2, 5)), "b": jnp.full(30, -2.0)}
+    stacked = {
+        "a": jnp.asarray(updates[:, :10].reshape(users, 2, 5) + 1.0, jnp.float32),
+        "b": jnp.asarray(updates[:, 10:] - 2.0, jnp.float32),
+    }
+    got = not_against(stacked, start, Federation(users=users, max_against=most))
+    moved = np.concatenate([np.reshape(got[name] - start[name], (users, -1)) for name in ("a", "b")], axis=1)
+    wanted = _shortened_where_against(updates, most)
+    np.testing.assert_allclose(moved, wanted, rtol=1e-3, atol=1e-5)
+    same = np.all(wanted == updates, axis=1)
+    assert not same[2]
+    assert most < 1 or same.sum() >= users // 2
+    for name in stacked:
+        assert same_bits(got[name][same], stacked[name][same]), "what does not go too far stays as it is"
+
+
+def test_what_nobody_goes_against_and_what_is_switched_off_stays_as_it_is() -> None:
+    random = np.random.default_rng(0)
+    agreeing = jnp.asarray(random.uniform(0.5, 1.5, size=(6, 8)), jnp.float32)
+    torn = agreeing.at[0].multiply(-3.0)
+    start, on = jnp.zeros(8), Federation(users=6)
+    assert same_bits(not_against(agreeing, start, on), agreeing)
+    assert not same_bits(not_against(torn, start, on), torn)
+    for off in (Federation(users=6, max_against=0.0), Federation(users=6, max_update=0.0)):
+        assert not_against(torn, start, off) is torn
+    for few in (1, 2, 4):
+        assert same_bits(not_against(torn[:few], start, on), torn[:few])
+    nothing = jnp.zeros_like(torn)
+    assert same_bits(not_against(nothing, start, on), nothing)
+    diverged = torn.at[1].set(jnp.nan)
+    assert same_bits(not_against(diverged, start, on), diverged), "nothing hides it"
 
 
 def _krum(x: np.ndarray, bad: int) -> np.ndarray:

@@ -130,6 +130,16 @@ def test_robust_aggregation_is_the_simulators(tmp_path: Path) -> None:
     assert_like_the_simulator(server, setup, 3)
 
 
+def test_updates_that_go_against_the_others_are_shortened_as_in_the_simulator(tmp_path: Path) -> None:
+    torn = {"users": 6, "active": 6, "alpha": 0.1, "lr": 0.1}
+    setup = small_setup("fedavg", max_against=0.01, **torn)
+    server, _ = local_federation(tmp_path, setup)
+    server.run()
+    assert_like_the_simulator(server, setup, 3)
+    (acting,), (off,) = (run(s)["results"] for s in (setup, small_setup("fedavg", max_against=0.0, **torn)))
+    assert acting != off, "it acts here"
+
+
 @pytest.mark.slow
 def test_the_noise_of_honest_sites_is_not_held_against_them(tmp_path: Path) -> None:
     """The documented settings, whose noise is longer than the model; what is far longer is shortened."""

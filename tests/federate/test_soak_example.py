@@ -19,9 +19,12 @@ def run(script: str, *options: str) -> dict:
 
 @pytest.mark.slow
 def test_sites_that_fail_lose_nothing_that_is_finished(tmp_path: Path) -> None:
-    found = run("soak.py", "--sites", "4", "--rounds", "4", "--failing", "0.5", "--folder", str(tmp_path / "soak"))
+    options = ("--sites", "4", "--rounds", "4", "--failing", "0.5", "--workers", "2", "--out", str(tmp_path))
+    found = run("soak.py", *options)
     assert found["rounds done"] == 4
+    assert json.loads((tmp_path / "soak.json").read_text()) == found
     assert found["largest error"] < 1e-6
+    assert found["finished answers lost"] == []
     assert found["what sites did"].get("refused", 0) == 0, "who returns is taken back at once"
 
 

@@ -7,7 +7,7 @@ predictor travels; FedPer: only the extractor) and no sharing at all; the other 
 from typing import NamedTuple
 
 from fedgen.core import contract as fl
-from fedgen.core.aggregate import bounded, bounds_users, clipped, combine
+from fedgen.core.aggregate import bounded, bounds_users, clipped, combine, not_against
 from fedgen.core.losses import infer, supervised
 from fedgen.core.trees import join, shares_extractor, split
 
@@ -35,10 +35,12 @@ def fedavg(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
 def taken(server: Parts, uploads: Upload, federation: fl.Federation) -> Parts:
     """The users' models and statistics [user, ...] as the server accepts them: with updates of bounded length.
 
+    None of the models goes too far against the others.
     Statistics have a bound of their own, since their changes may be far longer than those of parameters.
     """
     sent = clipped(Parts(uploads.params, uploads.statistics), server, federation.clip)
-    return Parts(*(bounded(part, start, federation) for part, start in zip(sent, server, strict=True)))
+    short = Parts(*(bounded(part, start, federation) for part, start in zip(sent, server, strict=True)))
+    return short._replace(params=not_against(short.params, server.params, federation))
 
 
 def averaging(task: fl.Task, federation: fl.Federation, download: fl.Share, upload: fl.Share) -> fl.Algorithm:

@@ -3,7 +3,7 @@
 Coordinate-wise median and trimmed mean: Yin et al. 2018, "Byzantine-Robust Distributed Learning". Multi-Krum: Blanchard
 et al. 2017, "Machine Learning with Adversaries". Centred clipping: Karimireddy et al. 2021, "Learning from History for
 Byzantine Robust Optimization". Bounding the length of each update: Sun et al. 2019, "Can You Really Backdoor Federated
-Learning?".
+Learning?". Bounding how far an update goes against the others is our own.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,8 @@ import numpy as np
 from fedgen.core.contract import Array, Federation, Scalar, Tree
 from fedgen.core.trees import is_off, mean
 from fedgen.errors import FedgenError
+
+_FEW = 5  # updates, fewer than which say too little of each other
 
 
 def check_aggregation(federation: Federation) -> None:
@@ -123,10 +125,53 @@ def fair(sizes: Array, federation: Federation, counted: Array | None = None) -> 
     return jnp.where((sizes > most) & (number > 2), most / jnp.maximum(sizes, 1e-12), 1.0)
 
 
+def not_against(stacked: Tree, start: Tree, federation: Federation) -> Tree:
+    """Scale down each tree's distance from `start` where it goes too far against the mean of the others.
+
+    How far is measured along that mean. It is too far where it is more than `max_against` times as far as any of the
+    others goes, along or against the mean of the rest without the one that is judged. What does not go too far stays
+    the same to the bit. Of fewer than five updates too little is known, and nothing is done.
+
+    Args:
+        stacked: A tree of arrays [user, ...], of bounded length.
+        start: What they began from, a tree of arrays [...].
+        federation: The settings; `max_against` of 0 is no limit, and neither is there one without `max_update`.
+
+    Returns:
+        As `stacked`.
+    """
+    leaves = jax.tree.leaves(stacked)
+    if is_off(federation.max_update) or is_off(federation.max_against) or not leaves or leaves[0].shape[0] < _FEW:
+        return stacked
+    products = _products(jax.tree.map(lambda a, b: a - b, stacked, start))
+    factor = _not_against(products, federation.max_against)
+    return _shortened(stacked, start, jnp.zeros_like(factor), factor)
+
+
 def bounds_users(federation: Federation) -> bool:
     """Whether the server looks at each upload, for its bounds or its way to aggregate."""
     bounds = (federation.clip, federation.max_update)
     return federation.aggregation != "mean" or not all(is_off(bound) for bound in bounds)
+
+
+def _not_against(products: Array, most: Scalar) -> Array:
+    """The factors of `not_against` [user], from the products [user, user] of the updates with each other."""
+    square, of_sum = jnp.diagonal(products), jnp.sum(products, axis=1)  # |u_i|², and the product of u_i with the sum
+    # Squared lengths of the sum without i, and without i and j. They are differences, which have rounding errors.
+    least = 1e-6 * jnp.sum(square)
+    without = jnp.sum(of_sum) - 2 * of_sum + square
+    of_rest = of_sum - products  # [i, j]: the product of u_j with the sum without i
+    without_both = without[:, None] - 2 * of_rest + square
+    along = (of_sum - square) / jnp.sqrt(jnp.maximum(without, least))
+    others = jnp.abs(of_rest - square) / jnp.sqrt(jnp.maximum(without_both, least))
+    farthest = most * jnp.max(jnp.where(jnp.eye(square.size, dtype=bool), 0.0, others), axis=1)
+    return jnp.where(along < -farthest, farthest / jnp.maximum(-along, 1e-30), 1.0)
+
+
+def _products(stacked: Tree) -> Array:
+    """The inner products of the users' trees, [user, user]."""
+    rows = [a.reshape(a.shape[0], -1) for a in jax.tree.leaves(stacked)]
+    return jnp.sum(jnp.stack([jnp.matmul(a, a.T, precision="highest") for a in rows]), axis=0)
 
 
 def _lengths(stacked: Tree, start: Tree) -> Array:

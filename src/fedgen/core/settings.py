@@ -156,6 +156,13 @@ class Federation(BaseModel):
         "maximum norm of an update, as a multiple of the median norm of the round's updates; larger ones are scaled"
         " down by the server (0: no limit)",
     )
+    max_against: NotNegative = setting(
+        2.0,
+        "Server",
+        "how far an update may go against the mean of the others, as a multiple of how far any of them goes along or"
+        " against the mean of the rest; those that go further are scaled down by the server (0, or no max_update: no"
+        " limit)",
+    )
     clip: NotNegative = setting(
         0.0, "Server", "maximum norm of an update; larger ones are scaled down by the server (0: no limit)"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedgen.config import RunConfig, changes
+from fedgen.config import BEFORE, RunConfig, changes
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.files import read_json, write_whole
@@ -29,9 +29,9 @@ def identity(config: RunConfig) -> str:
     It is made of what differs from the defaults, so that a new option does not rename what was computed before: without
     a bound on updates, as long as there was none.
     """
-    kept = {key: value for key, value in changes(config).items() if key not in {*NOT_IN_IDENTITY, "max_update"}}
-    if config.max_update:
-        kept["max_update"] = config.max_update
+    kept = {key: value for key, value in changes(config).items() if key not in {*NOT_IN_IDENTITY, *BEFORE}}
+    if config.max_update:  # without which max_against does nothing
+        kept |= {key: getattr(config, key) for key in BEFORE if getattr(config, key)}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
     return f"{file_name(config.dataset.rsplit('/', 1)[-1])}-{file_name(config.algorithms[0])}-{digest}"
 
