@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.waits
 def test_sites_with_different_extractors(tmp_path: Path) -> None:
     """Real processes: grey images with PyTorch, colour ones with Flax, vectors with ours; all send the same arrays."""
     command = [sys.executable, "examples/different_extractors.py", tmp_path / "federation", "1"]
