@@ -14,7 +14,7 @@ net = nn.Sequential(
     nn.Linear(32, 10),
 )  # fmt: skip
 model = fedgen.from_torch(net, sample=(1, 28, 28))
-result = fedgen.simulate("fedavg", data="mnist", model=model, rounds=20, eval_every=20, lr=0.1)
+result = fedgen.simulate("fedavg", data="mnist", model=model, rounds=10, eval_every=10, lr=0.1)
 trained = model.state_dict(*result.model().network)
 net.load_state_dict({name: torch.as_tensor(a) for name, a in trained.items()})
 print(result["results"][0]["accuracy"])

@@ -1,9 +1,10 @@
 """Two CPU devices for all tests. What one of them compiled, the others and the processes they start need not.
 
 Most of a test's time is compiling, so that programs are compiled without the compiler's optimisations, except those of
-tests marked `optimised`.
+tests marked `optimised`. Tests marked `waits` come first: while one worker waits for their processes, others compute.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from importlib import import_module
@@ -42,6 +43,18 @@ def compile_plainly() -> None:
 
 
 compile_plainly()
+
+# Tracing makes many objects and few cycles. What is there after collecting, PyTorch and Flower included, stays.
+gc.set_threshold(50_000)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put those that wait first, in one worker's share; what it does not come to is taken from its end by others."""
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -49,6 +49,7 @@ def ended(process: subprocess.Popen[str], patience: float) -> str:
                 process.kill()
 
 
+@pytest.mark.waits
 def test_to_the_end(tmp_path: Path, dataset: Path) -> None:
     out = tmp_path / "federation"
     process = start(*TINY, "--dataset", dataset, "--tls", "--algorithm", "fedavg", "--out", out)
@@ -99,6 +100,7 @@ def test_what_happens_is_said_in_words() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.waits
 def test_interrupted(tmp_path: Path, dataset: Path) -> None:
     """Ctrl-C while the sites are connecting or training: everything that was started is stopped."""
     out = tmp_path / "federation"

@@ -46,6 +46,7 @@ def build(sample, classes, **options):
 
 
 @pytest.mark.slow
+@pytest.mark.waits
 def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path) -> None:
     setup = small_setup("fedgen", users=4, active=4, share="predictor", rounds=6, eval_every=6)
     folders, port = write(

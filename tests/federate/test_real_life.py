@@ -20,6 +20,7 @@ from helpers import small_data, small_setup
 
 
 @pytest.mark.slow
+@pytest.mark.waits
 def test_sites_come_and_go_and_get_other_keys_while_a_run_goes_on(tmp_path: Path) -> None:
     setup = small_setup("fedavg", users=3, active=3, rounds=200, eval_every=200)
     folders, port = write(

@@ -24,6 +24,7 @@ from helpers import small_data, small_setup
 
 
 @pytest.mark.slow
+@pytest.mark.waits
 @pytest.mark.optimised
 def test_resume_after_kills_of_server_and_superlink_with_strangers_at_the_door(tmp_path: Path) -> None:
     setup = small_setup("fedgen", users=2, active=2, share="predictor", rounds=4, eval_every=4)

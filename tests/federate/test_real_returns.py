@@ -14,6 +14,7 @@ from helpers import small_data, small_setup
 
 
 @pytest.mark.slow
+@pytest.mark.waits
 def test_a_killed_supernode_is_back_within_seconds_and_answers_in_the_same_round(tmp_path: Path) -> None:
     setup = small_setup("fedavg", users=2, active=2, share="predictor", rounds=2, eval_every=2)
     folders, port = write(

@@ -18,6 +18,7 @@ def run(script: str, *options: str) -> dict:
 
 
 @pytest.mark.slow
+@pytest.mark.waits
 def test_sites_that_fail_lose_nothing_that_is_finished(tmp_path: Path) -> None:
     options = ("--sites", "4", "--rounds", "4", "--failing", "0.5", "--workers", "2", "--out", str(tmp_path))
     found = run("soak.py", *options)
@@ -29,6 +30,7 @@ def test_sites_that_fail_lose_nothing_that_is_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.waits
 def test_the_model_is_the_undisturbed_one_after_kills(tmp_path: Path) -> None:
     found = run("kills.py", "--kills", "5", "--sites", "2", "--seed", "3", "--folder", str(tmp_path / "kills"))
     assert sum(found["kills"].values()) == 5

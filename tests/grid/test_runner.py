@@ -100,7 +100,6 @@ def test_cells_of_one_program_are_one_unit_on_a_gpu(file: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.optimised
 def test_together_gives_what_each_gives_alone(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Different partitions, rates and weights in one batched program, against each by itself."""
     changes: list[dict[str, Any]] = [{}, {"alpha": 5.0}, {"lr": 0.1, "fedgen.w": 3.0}]

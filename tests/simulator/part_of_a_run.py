@@ -45,7 +45,7 @@ class Impatient(Watch):
 ALGORITHMS["summing"] = summing
 epochs = int(given.algorithm == "summing")
 # Partial sharing, so that users have states of their own; seven users are no multiple of two or four.
-share = "predictor" if given.algorithm == "fedgen" else "all"
+share = "predictor" if given.algorithm != "summing" else "all"
 rounds = 3 if given.seeds == 1 else 2
 config = small_config(
     given.algorithm, share=share, users=7, active=5, rounds=rounds, seeds=given.seeds, local_epochs=epochs

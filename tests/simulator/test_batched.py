@@ -30,9 +30,9 @@ CNN = {"model": "cnn", "model__channels": [2, 3]}
 @pytest.mark.parametrize(
     ("algorithm", "model"),
     [
-        pytest.param("fedavg", CNN, marks=[pytest.mark.slow, pytest.mark.optimised]),
+        pytest.param("fedavg", CNN, marks=pytest.mark.slow),
         ("fedgen", {}),
-        pytest.param("feddfusion", CNN, marks=[pytest.mark.slow, pytest.mark.optimised]),
+        pytest.param("feddfusion", CNN, marks=pytest.mark.slow),
     ],
 )
 def test_runs_together_are_runs_apart(algorithm: str, model: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import jax
 
 from fedgen.algorithms.fedavg import Parts, fedavg
-from fedgen.algorithms.gaussians import Sums, check_sums, gaussians_of, no_sums, packed, refit, remembered, summing
-from fedgen.algorithms.wrap import With, innermost, need_predictor, with_innermost, wrap
+from fedgen.algorithms.gaussians import Sums, collecting, gaussians_of, no_sums, packed, refit, remembered
+from fedgen.algorithms.wrap import With, need_predictor, with_predictor, wrap
 from fedgen.core import contract as fl
 from fedgen.errors import FedgenError
 
@@ -42,15 +42,14 @@ def ccvr(
         )
 
     def calibrated(state: fl.Tree, sums: Sums, round: fl.Round) -> fl.Tree:
-        parts: Parts = innermost(state)
+        def fitted(predictor: fl.Tree) -> fl.Tree:
+            rest = (refit_steps, refit_batch, refit_lr)
+            return refit(task.model, predictor, gaussians_of(sums), round.key, *rest)
 
-        def fitted() -> fl.Tree:
-            gaussians, rest = gaussians_of(sums), (refit_steps, refit_batch, refit_lr)
-            return refit(task.model, parts.params.predictor, gaussians, round.key, *rest)
+        def fitted_in_the_end(predictor: fl.Tree) -> fl.Tree:
+            return jax.lax.cond(round.number == federation.rounds - 1, fitted, lambda kept: kept, predictor)
 
-        last = round.number == federation.rounds - 1
-        predictor = fitted() if when == "rounds" else jax.lax.cond(last, fitted, lambda: parts.params.predictor)
-        return with_innermost(state, parts._replace(params=parts.params._replace(predictor=predictor)))
+        return with_predictor(state, fitted if when == "rounds" else fitted_in_the_end)
 
     def server_update(server: With, average: Parts, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
         sums = remembered(server.own.sums, uploads.own, memory, federation)
@@ -59,10 +58,7 @@ def ccvr(
     return wrap(
         fedavg(task, federation),
         server_init=lambda key: Known(packed(no_sums(task.classes, task.latent_size()))),
-        local_finish=lambda params, memo, local: (packed(getattr(local, collect)), None),
         server_update=server_update,
-        check_upload=lambda sent: check_sums(sent, 0),
         calibrate=None if send else lambda server, shown, round: calibrated(shown, server.own.sums, round),
-        before=summing(task) if collect == "before" else None,
-        after=summing(task) if collect == "after" else None,
+        **collecting(task, federation, collect),
     )

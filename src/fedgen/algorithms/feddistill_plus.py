@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedgen.algorithms import class_means
 from fedgen.algorithms.fedavg import averaging
 from fedgen.algorithms.wrap import With, wrap
 from fedgen.core import contract as fl
@@ -68,14 +69,12 @@ def feddistill_plus(
         value, received = loss.value, local.received.own
         if not is_off(gamma):
             divergence = kl(labels @ received.logits, loss.logits)
-            value = value + gamma * batch.mean(divergence * (labels @ received.known))
-        seen = jax.lax.stop_gradient(loss.logits)
-        tally = loss.memo
-        tally = Tally(tally.logits + labels.T @ seen, tally.samples + jnp.sum(labels, axis=0))
-        return loss._replace(value=value, memo=tally)
+            value = value + gamma * class_means.of_known(divergence, batch, labels, received.known)
+        seen = class_means.sums_of(jax.lax.stop_gradient(loss.logits), labels)
+        return loss._replace(value=value, memo=Tally(*map(jnp.add, loss.memo, seen)))
 
     def local_finish(params: fl.Params, tally: Tally, local: fl.Local) -> tuple[Upload, Client | None]:
-        means = tally.logits / jnp.maximum(tally.samples, 1.0)[:, None]
+        means = class_means.means_of(class_means.Sums(*tally))
         return Upload(means, tally.samples > counts_start), None if reset else Client(tally)
 
     def server_update(server: With, average: fl.Tree, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
@@ -84,10 +83,7 @@ def feddistill_plus(
         logits = jnp.where(given[..., None], sent.logits, own.logits)
         taken = bounded(clipped(logits, own.logits, federation.clip), own.logits, federation)
         means = combine_given(taken, given, federation)
-        # A label that nobody saw this round keeps what was known of it.
-        updated = jnp.any(given, axis=0)  # [label]
-        known = jnp.maximum(own.known, updated.astype(jnp.float32))
-        return With(average, Known(jnp.where(updated[:, None], means, own.logits), known)), {}
+        return With(average, Known(*class_means.renewed(means, jnp.any(given, axis=0), *own))), {}
 
     return wrap(
         base,

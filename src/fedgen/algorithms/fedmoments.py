@@ -10,25 +10,17 @@ predicts with its model (with `ema`: a running mean of them) after its predictor
 receive the model as it is.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from fedgen.algorithms import gaussians as moments
+from fedgen.algorithms.class_means import of_known
 from fedgen.algorithms.feddyn import feddyn
-from fedgen.algorithms.gaussians import Gaussians, Sums
-from fedgen.algorithms.wrap import With, innermost, with_innermost, wrap
+from fedgen.algorithms.gaussians import Gaussians
+from fedgen.algorithms.wrap import With, with_predictor, wrap
 from fedgen.core import contract as fl
 from fedgen.core.losses import cross_entropy
 from fedgen.core.trees import is_off
-
-
-class Moments(NamedTuple):
-    """What the server keeps."""
-
-    sums: Sums
-    gaussians: Gaussians
 
 
 def fedmoments(
@@ -46,12 +38,7 @@ def fedmoments(
     refit_lr: fl.Scalar = 1e-3,
 ) -> fl.Algorithm:
     """FedDyn, and Gaussians of each label's features, learned from sums alone, that all users train against."""
-    base, model, classes, latent = feddyn(task, federation, mu=dyn), task.model, task.classes, task.latent_size()
-    in_training = collect == "training"
-
-    def server_init(key: fl.Array) -> Moments:
-        nothing = moments.packed(moments.no_sums(classes, latent))
-        return Moments(nothing, moments.gaussians_of(nothing))
+    model, classes = task.model, task.classes
 
     def ahead(batch: fl.Batch, local: fl.Local, step: fl.Step) -> tuple[fl.Array, fl.Array]:
         received: Gaussians = local.received.own
@@ -66,38 +53,27 @@ def fedmoments(
         labels = batch.one_hot(classes)
         if not is_off(lam):
             distance = jnp.mean((loss.z - labels @ received.mean) ** 2, axis=-1) / received.spread
-            value = value + lam * batch.mean(distance * (labels @ received.known))
-        if in_training:
+            value = value + lam * of_known(distance, batch, labels, received.known)
+        if collect == "training":
             seen = moments.sums_of(jax.lax.stop_gradient(loss.z), labels)
             loss = loss._replace(memo=jax.tree.map(jnp.add, loss.memo, seen))
         return loss._replace(value=value)
 
-    def local_finish(params: fl.Params, memo: fl.Tree, local: fl.Local) -> tuple[Sums, None]:
-        return moments.packed(memo if in_training else getattr(local, collect)), None
-
     def server_update(server: With, average: fl.Tree, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
         sums = moments.remembered(server.own.sums, uploads.own, memory, federation)
-        return With(average, Moments(sums, moments.gaussians_of(sums))), {}
+        return With(average, moments.moments_of(sums)), {}
 
     def calibrate(server: With, shown: With, round: fl.Round) -> With:
-        parts = innermost(shown)
-        predictor = moments.refit(
-            model, parts.params.predictor, server.own.gaussians, round.key, refit_steps, refit_batch, refit_lr
-        )
-        return with_innermost(shown, parts._replace(params=parts.params._replace(predictor=predictor)))
+        how = (server.own.gaussians, round.key, refit_steps, refit_batch, refit_lr)
+        return with_predictor(shown, lambda predictor: moments.refit(model, predictor, *how))
 
-    drawn = federation.local_steps * federation.batch_size if in_training and not federation.local_epochs else 0
     return wrap(
-        base,
-        server_init=server_init,
+        feddyn(task, federation, mu=dyn),
+        server_init=lambda key: moments.moments_of(moments.packed(moments.no_sums(classes, task.latent_size()))),
         broadcast=lambda own, round: own.gaussians,
-        local_start=(lambda local: moments.no_sums(classes, latent)) if in_training else None,
         ahead=None if is_off(w) else ahead,
         local_loss=local_loss,
-        local_finish=local_finish,
         server_update=server_update,
-        check_upload=lambda sent: moments.check_sums(sent, drawn),
         calibrate=calibrate if refit_steps else None,
-        before=moments.summing(task) if collect == "before" else None,
-        after=moments.summing(task) if collect == "after" else None,
+        **moments.collecting(task, federation, collect),
     )

@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
+from fedgen.algorithms import class_means
+from fedgen.algorithms.class_means import Sums
 from fedgen.algorithms.fedavg import averaging
 from fedgen.algorithms.wrap import With, wrap
 from fedgen.core import contract as fl
-from fedgen.core.aggregate import combine, fair
 from fedgen.core.losses import infer
 from fedgen.core.trees import is_off
 from fedgen.errors import FedgenError
@@ -22,13 +23,6 @@ class Prototypes(NamedTuple):
 
     prototypes: fl.Array  # [label, latent]
     known: fl.Array  # [label] 1.0 once some user has sent the label
-
-
-class Sums(NamedTuple):
-    """Of a user's features, per label; or its own prototypes, with a weight of 1 for each label that it has."""
-
-    first: fl.Array  # [label, latent]
-    weight: fl.Array  # [label]
 
 
 def fedproto(
@@ -43,48 +37,24 @@ def fedproto(
     if federation.share != "all":
         raise FedgenError("fedproto shares prototypes and no parameters; leave out --share")
     base = averaging(task, federation, download="nothing", upload="nothing")
-    model, classes = task.model, task.classes
+    model, classes, counted = task.model, task.classes, average == "samples"
 
     def local_loss(loss: fl.Loss, params: fl.Params, batch: fl.Batch, local: fl.Local, step: fl.Step) -> fl.Loss:
         received: Prototypes = local.received.own
         labels = batch.one_hot(classes)
         distance = jnp.mean((loss.z - labels @ received.prototypes) ** 2, axis=-1)
-        return loss._replace(value=loss.value + lam * batch.mean(distance * (labels @ received.known)))
+        return loss._replace(value=loss.value + lam * class_means.of_known(distance, batch, labels, received.known))
 
     def after(params: fl.Params, statistics: fl.Tree, batch: fl.Batch, local: fl.Local) -> Sums:
-        labels = batch.one_hot(classes)
         z, _ = model.extract(params.extractor, statistics, batch.x, False)
-        return Sums(labels.T @ z, jnp.sum(labels, axis=0))
+        return class_means.sums_of(z, batch.one_hot(classes))
 
     def local_finish(params: fl.Params, memo: fl.Tree, local: fl.Local) -> tuple[Sums, None]:
-        sums: Sums = local.after
-        if average == "samples":
-            return sums, None
-        return Sums(sums.first / jnp.maximum(sums.weight, 1.0)[:, None], (sums.weight > 0).astype(jnp.float32)), None
-
-    def fair_sums(sums: Sums) -> Sums:
-        """Sums [user, ...] of which no user's count more, and no prototype is longer, than `max_update` allows."""
-        has = sums.weight > 0  # [user, label]
-        lengths = jnp.sqrt(jnp.sum(sums.first**2, axis=-1)) / jnp.where(has, sums.weight, 1.0)
-        shorter = fair(lengths, federation, has)
-        less = fair(jnp.sum(sums.weight, axis=1), federation)[:, None] if average == "samples" else jnp.ones(())
-        return Sums(sums.first * (shorter * less)[..., None], sums.weight * less)
-
-    def check_upload(sent: Sums) -> dict[str, fl.Array]:
-        wrong = {"it has counted a label less than no times": jnp.min(sent.weight) < 0}
-        if average == "users":
-            wrong["it gives a label another weight than 0 or 1"] = jnp.any((sent.weight != 0) & (sent.weight != 1))
-        return wrong
+        return local.after if counted else class_means.each_once(local.after), None
 
     def server_update(server: With, new: fl.Tree, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
-        sent: Sums = combine(fair_sums(uploads.own), None, federation)
-        seen = sent.weight > 0  # a label that nobody has in this round keeps its prototype
-        means = sent.first / jnp.where(seen, sent.weight, 1.0)[:, None]
-        own: Prototypes = server.own
-        kept = Prototypes(
-            jnp.where(seen[:, None], means, own.prototypes), jnp.maximum(own.known, seen.astype(jnp.float32))
-        )
-        return With(new, kept), {}
+        means, seen = class_means.pooled(uploads.own, federation, counted=counted)
+        return With(new, Prototypes(*class_means.renewed(means, seen, *server.own))), {}
 
     def predict_local(received: With, client: fl.Tree, x: fl.Array) -> fl.Array:
         if predict == "head":
@@ -101,6 +71,6 @@ def fedproto(
         after=after,
         local_finish=local_finish,
         server_update=server_update,
-        check_upload=check_upload,
+        check_upload=lambda sent: class_means.check_sums(sent, counted=counted),
         predict_local=predict_local,
     )

@@ -3,7 +3,7 @@
 The server needs no user's sums by themselves, only their total, which secure aggregation would give it.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,18 @@ class Gaussians(NamedTuple):
     mean: fl.Array  # [label, latent]
     root: fl.Array  # [label, pair] the lower triangle L of the covariance L L'
     spread: fl.Array  # [] the mean variance, over known labels and latent numbers
+
+
+class Moments(NamedTuple):
+    """Packed sums, and what the server makes of them."""
+
+    sums: Sums
+    gaussians: Gaussians
+
+
+def moments_of(sums: Sums) -> Moments:
+    """Both together."""
+    return Moments(sums, gaussians_of(sums))
 
 
 def no_sums(classes: int, latent: int) -> Sums:
@@ -189,7 +201,24 @@ def check_sums(sums: Sums, drawn: int) -> dict[str, fl.Array]:
     return wrong
 
 
-def summing(task: fl.Task) -> fl.Pass:
+def collecting(task: fl.Task, federation: fl.Federation, collect: Collect) -> dict[str, Any]:
+    """What `wrap` takes so that users upload such sums; those of `training` are added up by the own `local_loss`."""
+    in_training = collect == "training"
+    drawn = federation.local_steps * federation.batch_size if in_training and not federation.local_epochs else 0
+
+    def local_finish(params: fl.Params, memo: fl.Tree, local: fl.Local) -> tuple[Sums, None]:
+        return packed(memo if in_training else getattr(local, collect)), None
+
+    return {
+        "local_start": (lambda local: no_sums(task.classes, task.latent_size())) if in_training else None,
+        "local_finish": local_finish,
+        "check_upload": lambda sent: check_sums(sent, drawn),
+        "before": _summing(task) if collect == "before" else None,
+        "after": _summing(task) if collect == "after" else None,
+    }
+
+
+def _summing(task: fl.Task) -> fl.Pass:
     """A pass over a user's data that adds up its features, in evaluation mode."""
 
     def add_up(params: fl.Params, statistics: fl.Tree, batch: fl.Batch, local: fl.Local) -> Sums:

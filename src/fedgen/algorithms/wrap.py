@@ -70,6 +70,13 @@ def with_innermost(state: Any, value: Any) -> Any:
     return With(with_innermost(state.base, value), state.own) if isinstance(state, With) else value
 
 
+def with_predictor(state: Any, change: Callable[[Tree], Tree]) -> Any:
+    """The same state whose innermost model has another predictor."""
+    parts = innermost(state)
+    predictor = change(parts.params.predictor)
+    return with_innermost(state, parts._replace(params=parts.params._replace(predictor=predictor)))
+
+
 def need_predictor(federation: Federation, why: str) -> None:
     """Refuse to leave the predictor with the users, where the server works with it."""
     if federation.share == "extractor":
