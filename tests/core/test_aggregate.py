@@ -138,7 +138,8 @@ def _shortened_where_against(x: np.ndarray, most: float) -> np.ndarray:
     found, everybody = [], list(range(len(x)))
     for i in everybody:
         rest = [j for j in everybody if j != i]
-        farthest = most * max(abs(along(j, rest)) for j in rest)
+        others = [along(j, rest) for j in rest]
+        farthest = max(most * max(-other for other in others), 0.5 * float(np.median(np.abs(others))))
         found.append(x[i] * min(1.0, farthest / max(-along(i, everybody), 1e-30)))
     return np.array(found)
 
