@@ -37,7 +37,7 @@ AGGREGATIONS: dict[str, dict[str, Any]] = {
     "mean, length only, 1": {"max_against": 0.0, "max_update": 1.0},
     "mean (default)": {},
     "mean, against 1": {"max_against": 1.0},
-    "mean, against 3": {"max_against": 3.0},
+    "mean, against 1.5": {"max_against": 1.5},
     "clip": {"clip": 1.0},
     "median": {"aggregation": "median"},
     "trimmed": {"aggregation": "trimmed"},
@@ -63,12 +63,11 @@ def known(updates: Any, honest: jax.Array, bound: Any = BOUND, most: Any = AGAIN
     lengths = jax.vmap(_length)(updates)
     median = jnp.nanmedian(jnp.where(honest > 0, lengths, jnp.nan))
     longest = bound * median
-    # How far each honest one goes along the mean of the other honest ones, and what the server takes for too far
+    # How far each honest one goes along the mean of the other honest ones, or against it
     total = jax.tree.map(lambda a: jnp.tensordot(honest, a, axes=1), updates)
     rest = jax.tree.map(lambda a, b: b - a, updates, total)
-    along = jax.vmap(_product)(updates, rest) / jnp.maximum(jax.vmap(_length)(rest), 1e-12)
-    half = 0.5 * jnp.nanmedian(jnp.where(honest > 0, jnp.abs(along), jnp.nan))
-    farthest = jnp.maximum(most * jnp.max(jnp.where(honest > 0, -along, 0.0)), half)
+    along = jnp.abs(jax.vmap(_product)(updates, rest)) / jnp.maximum(jax.vmap(_length)(rest), 1e-12)
+    farthest = most * jnp.max(jnp.where(honest > 0, along, 0.0))
     return Known(mean, jax.tree.map(jnp.sqrt, square), longest, jnp.minimum(0.99 * farthest, longest))
 
 

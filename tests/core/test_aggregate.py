@@ -138,8 +138,7 @@ def _shortened_where_against(x: np.ndarray, most: float) -> np.ndarray:
     found, everybody = [], list(range(len(x)))
     for i in everybody:
         rest = [j for j in everybody if j != i]
-        others = [along(j, rest) for j in rest]
-        farthest = max(most * max(-other for other in others), 0.5 * float(np.median(np.abs(others))))
+        farthest = most * max(abs(along(j, rest)) for j in rest)
         found.append(x[i] * min(1.0, farthest / max(-along(i, everybody), 1e-30)))
     return np.array(found)
 

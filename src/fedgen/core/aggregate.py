@@ -17,7 +17,6 @@ from fedgen.core.trees import is_off, mean
 from fedgen.errors import FedgenError
 
 _FEW = 5  # updates, fewer than which say too little of each other
-_ALWAYS = 0.5  # times the median of how far updates go: so far against the others any may go
 
 
 def check_aggregation(federation: Federation) -> None:
@@ -129,10 +128,9 @@ def fair(sizes: Array, federation: Federation, counted: Array | None = None) -> 
 def not_against(stacked: Tree, start: Tree, federation: Federation) -> Tree:
     """Scale down each tree's distance from `start` where it goes too far against the mean of the others.
 
-    How far is measured along that mean. The others are measured in the same way, without the one that is judged. It is
-    too far where it is more than `max_against` times as far as any of them goes against the mean of the rest, and more
-    than half as far as they go in the median, along or against. What does not go too far stays the same to the bit. Of
-    fewer than five updates too little is known, and nothing is done.
+    How far is measured along that mean. It is too far where it is more than `max_against` times as far as any of the
+    others goes, along or against the mean of the rest without the one that is judged. What does not go too far stays
+    the same to the bit. Of fewer than five updates too little is known, and nothing is done.
 
     Args:
         stacked: A tree of arrays [user, ...], of bounded length.
@@ -165,12 +163,8 @@ def _not_against(products: Array, most: Scalar) -> Array:
     of_rest = of_sum - products  # [i, j]: the product of u_j with the sum without i
     without_both = without[:, None] - 2 * of_rest + square
     along = (of_sum - square) / jnp.sqrt(jnp.maximum(without, least))
-    others = (of_rest - square) / jnp.sqrt(jnp.maximum(without_both, least))  # [i, j]
-    itself = jnp.eye(square.size, dtype=bool)
-    ordered = jnp.sort(jnp.where(itself, jnp.inf, jnp.abs(others)), axis=1)
-    number = square.size - 1
-    median = (ordered[:, (number - 1) // 2] + ordered[:, number // 2]) / 2
-    farthest = jnp.maximum(most * jnp.max(jnp.where(itself, 0.0, -others), axis=1), _ALWAYS * median)
+    others = jnp.abs(of_rest - square) / jnp.sqrt(jnp.maximum(without_both, least))
+    farthest = most * jnp.max(jnp.where(jnp.eye(square.size, dtype=bool), 0.0, others), axis=1)
     return jnp.where(along < -farthest, farthest / jnp.maximum(-along, 1e-30), 1.0)
 
 
