@@ -157,8 +157,8 @@ class Settings(TypedDict, total=False):
 
     max_against: float
     """how far an update may go against the mean of the others, as a multiple of how far any of them goes along or
-    against the mean of the rest; those that go further are scaled down by the server (0, or no max_update: no
-    limit)."""
+    against the mean of the rest; with aggregation mean the server scales those down that go further (0, or max_update
+    0: no limit)."""
 
     clip: float
     """maximum norm of an update; larger ones are scaled down by the server (0: no limit)."""

@@ -172,8 +172,8 @@ def test_what_nobody_goes_against_and_what_is_switched_off_stays_as_it_is() -> N
     start, on = jnp.zeros(8), Federation(users=6)
     assert same_bits(not_against(agreeing, start, on), agreeing)
     assert not same_bits(not_against(torn, start, on), torn)
-    for off in (Federation(users=6, max_against=0.0), Federation(users=6, max_update=0.0)):
-        assert not_against(torn, start, off) is torn
+    for off in ({"max_against": 0.0}, {"max_update": 0.0}, {"aggregation": "median"}):
+        assert not_against(torn, start, Federation(users=6, **off)) is torn
     for few in (1, 2, 4):
         assert same_bits(not_against(torn[:few], start, on), torn[:few])
     nothing = jnp.zeros_like(torn)

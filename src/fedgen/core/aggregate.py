@@ -135,13 +135,14 @@ def not_against(stacked: Tree, start: Tree, federation: Federation) -> Tree:
     Args:
         stacked: A tree of arrays [user, ...], of bounded length.
         start: What they began from, a tree of arrays [...].
-        federation: The settings; `max_against` of 0 is no limit, and neither is there one without `max_update`.
+        federation: The settings; `max_against` of 0 is no limit, and neither is there one without `max_update`, or for
+            robust aggregation, which looks at the updates in its own way.
 
     Returns:
         As `stacked`.
     """
-    leaves = jax.tree.leaves(stacked)
-    if is_off(federation.max_update) or is_off(federation.max_against) or not leaves or leaves[0].shape[0] < _FEW:
+    leaves, off = jax.tree.leaves(stacked), is_off(federation.max_update) or is_off(federation.max_against)
+    if off or federation.aggregation != "mean" or not leaves or leaves[0].shape[0] < _FEW:
         return stacked
     products = _products(jax.tree.map(lambda a, b: a - b, stacked, start))
     factor = _not_against(products, federation.max_against)
