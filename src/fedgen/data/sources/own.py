@@ -34,7 +34,7 @@ class Reading:
 
 def own(
     path: Path,
-    reading: Reading = Reading(),  # noqa: B008 (it is frozen)
+    reading: Reading = Reading(),
     *,
     size: Count | None = None,
     scale: Scale = "signed",
