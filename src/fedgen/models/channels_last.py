@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from fedgen.core.contract import Array
@@ -21,14 +22,18 @@ _OF_INPUT = ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1))  # B'
 _OF_WEIGHT = ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1))  # G
 _OF_OUTPUT = ((1, 1, 1, 0), (0, 1, -1, -1))  # A'
 
+_ON_WEIGHT = np.kron(_OF_WEIGHT, _OF_WEIGHT).astype(np.float32)  # what it is for all nine weights at once, [16, 9]
+
+Edges = tuple[tuple[int, int], ...]
 Grid = Sequence[Sequence[Array]]
 Matrix = Sequence[Sequence[float]]
 
 
 def by_xla(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
     """x [sample, *places, in], weight [*window, in / groups, out] -> [sample, *places, out]."""
-    dimensions = len(window.size)
-    at_one_place = all(n == 1 for n in window.size) and not any(any(edge) for edge in window.padding)
+    dimensions, x = len(window.size), _made(_padded(x, [(min(a, 0), min(b, 0)) for a, b in window.padding]))
+    padding = [(max(a, 0), max(b, 0)) for a, b in window.padding]  # XLA would read beyond x where it is negative
+    at_one_place = all(n == 1 for n in window.size) and not any(any(edge) for edge in padding)
     if at_one_place and window.groups == 1:  # XLA takes three times as long for the weight's gradient
         seen = lax.slice(x, (0,) * x.ndim, x.shape, (1, *window.strides, 1))
         matrix = weight.reshape(weight.shape[-2:])
@@ -36,41 +41,63 @@ def by_xla(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
     places = "DHW"[-dimensions:]
     orders = ("N" + places + "C", places + "IO", "N" + places + "C")
     return lax.conv_general_dilated(
-        x, weight, window.strides, window.padding, rhs_dilation=window.dilation, dimension_numbers=orders,
+        x, weight, window.strides, padding, rhs_dilation=window.dilation, dimension_numbers=orders,
         feature_group_count=window.groups, precision=window.precision, preferred_element_type=dtype,
     )  # fmt: skip
 
 
 def by_winograd(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
     """x [sample, row, column, in], weight [3, 3, in, out] -> [sample, row, column, out]."""
-    edges = [(0, 0, 0), *((before, after, 0) for before, after in window.padding), (0, 0, 0)]
-    return _winograd(lax.pad(x, jnp.zeros((), x.dtype), edges), weight, window.precision)
+    return _winograd(x, weight.transpose(3, 2, 0, 1), window.padding, window.precision)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _winograd(x: Array, weight: Array, precision: Any) -> Array:
-    """Without padding."""
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _winograd(x: Array, weight: Array, padding: Edges, precision: Any) -> Array:
+    """With weights as PyTorch has them, [out, in, 3, 3]."""
+    return _forward(x, weight, padding, precision)[0]
+
+
+def _forward(x: Array, weight: Array, padding: Edges, precision: Any) -> tuple[Array, tuple[Array, Array]]:
+    x = _made(x)
+    matrices = jnp.tensordot(_ON_WEIGHT, weight.reshape(*weight.shape[:2], 9), ((1,), (2,)), precision=precision)
+    return _multiplied("kti,koi->kto", x, matrices, padding, precision, (0, 1, 2, 3)), (x, matrices)
+
+
+def _multiplied(how: str, x: Array, matrices: Array, padding: Edges, precision: Any, places: tuple[int, ...]) -> Array:
+    """The tiles of x times the matrices [place of the tile, out, in], put together; `places` is which is whose."""
+    x = _padded(x, padding)
     rows, columns = x.shape[1] - 2, x.shape[2] - 2
-    tiles = _tiles(x)
-    products = jnp.matmul(_flat(tiles), _flat(_transformed(_OF_WEIGHT, _grid(weight))), precision=precision)
-    products = products.reshape(4, 4, *tiles.shape[2:-1], -1)
-    y = _transformed(_OF_OUTPUT, _grid(products))  # [row, column in the tile, sample, row, column of tiles, out]
+    tiles = _tiles(x, places)
+    products = jnp.einsum(how, _flat(tiles), matrices, precision=precision).reshape(4, 4, *tiles.shape[2:-1], -1)
+    of_output = [[row[place] for place in places] for row in _OF_OUTPUT]
+    y = _transformed(of_output, _grid(products))  # [row, column in the tile, sample, row, column of tiles, out]
     y = y.transpose(2, 3, 0, 4, 1, 5).reshape(len(x), 2 * y.shape[3], 2 * y.shape[4], -1)
     return y[:, :rows, :columns]
 
 
-def _backward(precision: Any, saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    x, weight = saved
-    turned = weight[::-1, ::-1].swapaxes(2, 3)
-    of_x = _winograd(jnp.pad(gradient, ((0, 0), (2, 2), (2, 2), (0, 0))), turned, precision)
-    tiles, even = _tiles(x), _even(gradient)
-    shares = _transformed(tuple(zip(*_OF_OUTPUT, strict=True)), _phases(even, 2, even.shape[1] // 2, even.shape[2] // 2))
-    products = jnp.einsum("kti,kto->kio", _flat(tiles), _flat(shares), precision=precision)
-    products = products.reshape(4, 4, *products.shape[1:])
-    return of_x, _transformed(tuple(zip(*_OF_WEIGHT, strict=True)), _grid(products))
+def _backward(padding: Edges, precision: Any, saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, matrices = saved
+    gradient = _made(gradient)
+    opposite = tuple((2 - before, 2 - after) for before, after in padding)
+    # A window that is turned around has the same matrices, of other places of the tile.
+    of_x = _multiplied("kto,koi->kti", gradient, matrices, opposite, precision, (3, 1, 2, 0))
+    even = _even(gradient)
+    shares = _transformed(_turned(_OF_OUTPUT), _phases(even, 2, even.shape[1] // 2, even.shape[2] // 2))
+    products = jnp.einsum("kto,kti->koi", _flat(shares), _flat(_tiles(_padded(x, padding))), precision=precision)
+    of_weight = jnp.tensordot(products, _ON_WEIGHT, ((0,), (0,)), precision=precision)
+    return of_x, of_weight.reshape(*of_weight.shape[:2], 3, 3)
 
 
-_winograd.defvjp(lambda x, weight, precision: (_winograd(x, weight, precision), (x, weight)), _backward)
+_winograd.defvjp(_forward, _backward)
+
+
+def _turned(matrix: Matrix) -> Matrix:
+    return tuple(zip(*matrix, strict=True))
+
+
+def _made(x: Array) -> Array:
+    """Computed once: XLA would do it again for each place of a tile."""
+    return lax.optimization_barrier(x)
 
 
 def _even(x: Array) -> Array:
@@ -78,10 +105,18 @@ def _even(x: Array) -> Array:
     return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
 
 
-def _tiles(x: Array) -> Array:
+def _padded(x: Array, padding: Sequence[tuple[int, int]]) -> Array:
+    if not any(any(edge) for edge in padding):
+        return x
+    return lax.pad(
+        x, jnp.zeros((), x.dtype), [(0, 0, 0), *((before, after, 0) for before, after in padding), (0, 0, 0)]
+    )
+
+
+def _tiles(x: Array, places: Sequence[int] = (0, 1, 2, 3)) -> Array:
     """B' x B of each tile: [4, 4, sample, row, column of tiles, in]."""
     x = _even(x)
-    return _transformed(_OF_INPUT, _phases(x, 4, x.shape[1] // 2 - 1, x.shape[2] // 2 - 1))
+    return _transformed([_OF_INPUT[place] for place in places], _phases(x, 4, x.shape[1] // 2 - 1, x.shape[2] // 2 - 1))
 
 
 def _phases(x: Array, size: int, rows: int, columns: int) -> Grid:
@@ -94,8 +129,8 @@ def _grid(a: Array) -> Grid:
 
 
 def _flat(a: Array) -> Array:
-    """[place of the tile, all else, channel], computed once: XLA would do it again within the product."""
-    return lax.optimization_barrier(a.reshape(a.shape[0] * a.shape[1], -1, a.shape[-1]))
+    """[place of the tile, all else, channel]."""
+    return _made(a.reshape(a.shape[0] * a.shape[1], -1, a.shape[-1]))
 
 
 def _transformed(matrix: Matrix, grid: Grid) -> Array:

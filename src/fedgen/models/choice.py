@@ -1,4 +1,4 @@
-"""How each convolution of a network is computed: as a product of patches, or by XLA's convolution.
+"""How each convolution of a network is computed: as a product of patches, by XLA's convolution, or in Winograd's way.
 
 What is faster depends on its channels and on the device. A rule, from measurements, decides for short runs. Where a
 convolution takes a minute or more of a run, both are measured once and the outcome is kept in the user's cache folder;
@@ -24,6 +24,7 @@ from fedgen.models.convolution import convolve
 from fedgen.models.rewrite import Choose, Convolution, How
 
 FEW_CHANNELS = 12  # with fewer, patches are faster on a CPU (with 6, 1.5 times); with more XLA is (with 16, 5 times)
+FEW_OUTPUTS = 32  # with more, what comes next is XLA's, and what patches gain is lost to another order of axes
 MANY_CHANNELS = 128  # from here on Winograd's way is faster than XLA on a CPU (with 256, 1.6 times); with 64 it is not
 WORTH_SECONDS = 60.0  # that a convolution takes in a run, for measuring to pay
 SPEED = {"cpu": 2e10, "gpu": 1e13}  # floating-point operations per second, for that estimate
@@ -47,9 +48,11 @@ def chooser(how: Literal["auto", "patches", "xla"], samples: float, clients: int
 
 def by_rule(form: Convolution) -> How:
     """Patches on a GPU; on a CPU for few channels, and for groups, which XLA computes one by one."""
-    if jax.default_backend() != "cpu" or form.window.groups > 1 or form.weight[-2] < FEW_CHANNELS:
+    fan_in, fan_out = form.weight[-2:]
+    few = fan_in < FEW_CHANNELS and fan_out < FEW_OUTPUTS
+    if jax.default_backend() != "cpu" or form.window.groups > 1 or few:
         return "patches"
-    return "winograd" if min(form.weight[-2:]) >= MANY_CHANNELS and suits_winograd(form) else "xla"
+    return "winograd" if min(fan_in, fan_out) >= MANY_CHANNELS and suits_winograd(form) else "xla"
 
 
 def suits_winograd(form: Convolution) -> bool:

@@ -10,11 +10,12 @@ from jax.extend import core
 from fedgen.core.contract import Array
 from fedgen.models.laid import Laid
 
-_EACH_ELEMENT = frozenset(
-    "abs add and atan2 cbrt ceil clamp convert_element_type copy cos div eq erf erf_inv erfc exp exp2 expm1 floor ge gt"
-    " integer_pow is_finite le log log1p logistic lt max min mul ne neg nextafter not or pow reduce_precision rem round"
-    " rsqrt select_n sign sin sqrt square stop_gradient sub tan tanh xor".split()
-)
+_EACH_ELEMENT = {
+    "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "cos", "div", "eq", "erf",
+    "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p",
+    "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or", "pow", "reduce_precision", "rem",
+    "round", "rsqrt", "select_n", "sign", "sin", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor"
+}  # fmt: skip
 _REDUCING = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or")
 
 
@@ -58,9 +59,14 @@ def as_array(value: Any) -> Any:
     return value.array if isinstance(value, Deferred) else value
 
 
-def deferred(equation: core.JaxprEqn, values: Sequence[Any]) -> Any:
-    """The result of an operation with one result on values some of which are deferred; None: arrays are needed."""
-    name, form = equation.primitive.name, equation.outvars[0].aval
+def deferred(equation: core.JaxprEqn, values: Sequence[Any], about: Any) -> Any:
+    """The result of an operation on values some of which are deferred; None: arrays are needed.
+
+    `about` is what JAX knows of the function that it is from.
+    """
+    if len(equation.outvars) != 1:
+        return None
+    name, form = equation.primitive.name, _form(equation)
     if any(isinstance(value, Part) for value in values):
         return _of_part(name, equation.params, values)
     if name in _REDUCING:
@@ -73,12 +79,18 @@ def deferred(equation: core.JaxprEqn, values: Sequence[Any]) -> Any:
         laid = values[0]
         return _reordered(laid, [laid.axes[axis] for axis in equation.params["permutation"]])
     if name == "custom_jvp_call":
-        return _each_element(equation, values) if _is_of_each_element(equation.params["call_jaxpr"].jaxpr) else None
+        inner = equation.params["call_jaxpr"].jaxpr
+        return _each_element(equation, values, about) if _is_of_each_element(inner) else None
     if name not in _EACH_ELEMENT:
         return None
     if (found := _squared(name, equation.params, values) or _scaled(name, form, values)) is not None:
         return found
-    return _each_element(equation, values)
+    return _each_element(equation, values, about)
+
+
+def _form(equation: core.JaxprEqn) -> Any:
+    """Shape and type of the result."""
+    return equation.outvars[0].aval
 
 
 def _of_part(name: str, params: Any, values: Sequence[Any]) -> Any:
@@ -148,9 +160,7 @@ def _reordered(laid: Laid, axes: Sequence[int | None]) -> Laid:
 
 def _squared(name: str, params: Any, values: Sequence[Any]) -> Squares | None:
     is_square = (
-        name == "square"
-        or (name == "integer_pow" and params["y"] == 2)
-        or (name == "mul" and values[0] is values[1])
+        name == "square" or (name == "integer_pow" and params["y"] == 2) or (name == "mul" and values[0] is values[1])
     )
     return Squares(values[0]) if is_square and values[0].stored.dtype == jnp.float32 else None
 
@@ -173,11 +183,11 @@ def _scaled(name: str, form: Any, values: Sequence[Any]) -> Laid | None:
     return laid.times(vector if name == "mul" else 1 / vector)
 
 
-def _each_element(equation: core.JaxprEqn, values: Sequence[Any]) -> Laid | None:
+def _each_element(equation: core.JaxprEqn, values: Sequence[Any], about: Any) -> Laid | None:
     """An operation on each element: on what is stored."""
     laid = next(value for value in values if isinstance(value, Laid))
-    form = equation.outvars[0].aval
-    if len(equation.outvars) != 1 or form.shape != laid.shape:
+    form = _form(equation)
+    if form.shape != laid.shape:
         return None
     stored = []
     for value in values:
@@ -190,9 +200,10 @@ def _each_element(equation: core.JaxprEqn, values: Sequence[Any]) -> Laid | None
     if not equation.primitive.name.startswith("custom"):
         return laid.with_values(equation.primitive.bind(*stored, **equation.params))
     # It was traced for the network's order, and no element knows of another: the order is only called that.
-    if any(a.shape != laid.stored.shape for a in stored):
+    given = [v for v in equation.invars if isinstance(v, core.Var)]
+    if any(a.shape != laid.stored.shape for a in stored) or len(given) < len(stored):
         return None
-    alone = core.Jaxpr((), equation.invars, equation.outvars, [equation], equation.effects)
+    alone = core.Jaxpr((), given, equation.outvars, [equation], equation.effects, about)
     (found,) = core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*(a.reshape(form.shape) for a in stored))
     return laid.with_values(found.reshape(laid.stored.shape))
 

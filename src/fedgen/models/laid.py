@@ -147,6 +147,8 @@ def _scaled_forward(
 
 def _scaled_backward(channel: int, saved: tuple[Any, ...], gradient: Array) -> tuple[Array | None, ...]:
     x, centre, factor, shift = saved
+    if jax.default_backend() == "cpu":  # XLA would compute what leads to it again for each of the sums
+        gradient = jax.lax.optimization_barrier(gradient)
     wide = partial(_wide, channel=channel, ndim=gradient.ndim)
     total = None if centre is None and shift is None else _total(gradient, channel)
     of_shift = None if shift is None else total
@@ -178,9 +180,7 @@ def _squares(x: Array, centre: Array, total: Array, channel: int) -> Array:
     return _sum(jnp.square(x - _wide(centre, channel, x.ndim)), channel)
 
 
-def _squares_backward(
-    channel: int, saved: tuple[Array, Array, Array], gradient: Array
-) -> tuple[Array, Array, Array]:
+def _squares_backward(channel: int, saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
     x, centre, total = saved
     n = x.size // math.prod(centre.shape)
     of_x = _wide(2 * gradient, channel, x.ndim) * (x - _wide(centre, channel, x.ndim))

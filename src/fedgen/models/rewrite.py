@@ -1,7 +1,8 @@
 """A network's convolutions and pools, replaced before it is differentiated: its own code stays as it is.
 
 The network is traced once more and its operations are carried out one by one, those in `REPLACED` by
-`fedgen.models.convolution`. A network without any is called as it is.
+`fedgen.models.convolution`, or on a CPU by `fedgen.models.channels_last`; what comes between them is done in the order
+of axes that suits them (`fedgen.models.laid`). A network without any is called as it is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -92,7 +93,7 @@ def _deferring(jaxpr: core.Jaxpr, constants: Sequence[Any], arguments: Sequence[
             of = (repr(v.val) if isinstance(v, core.Literal) else id(values[v]) for v in equation.invars)
             key = equation.primitive.name, *of, str(sorted(equation.params.items()))
         if key not in known:
-            results = _computed(equation, given, choose)
+            results = _computed(equation, given, choose, jaxpr.debug_info)
             if key is None:
                 values |= zip(equation.outvars, results, strict=True)
                 continue
@@ -105,14 +106,14 @@ def _deferring(jaxpr: core.Jaxpr, constants: Sequence[Any], arguments: Sequence[
 _REPEATED = ("broadcast_in_dim", "reshape", "squeeze", "add", "sub")
 
 
-def _computed(equation: core.JaxprEqn, values: Sequence[Any], choose: Choose) -> list[Any]:
+def _computed(equation: core.JaxprEqn, values: Sequence[Any], choose: Choose, about: Any) -> list[Any]:
     name = equation.primitive.name
     if name in REPLACED:
         results = REPLACED[name](choose, *values, **equation.params)
         if results is not None:
             return results
     is_deferred = any(isinstance(value, Deferred) for value in values)
-    if is_deferred and (found := deferred(equation, values)) is not None:
+    if is_deferred and (found := deferred(equation, values, about)) is not None:
         return [found]
     if name in _INLINED and (is_deferred or _within(equation, REPLACED)):
         jaxpr = equation.params["jaxpr"]
@@ -121,17 +122,15 @@ def _computed(equation: core.JaxprEqn, values: Sequence[Any], choose: Choose) ->
     if name in _ENTERED and _within(equation, REPLACED):
         return _ENTERED[name](choose, *arrays, **equation.params)
     # As it is.
-    at_hand = {
-        v: array for v, array in zip(equation.invars, arrays, strict=True) if not isinstance(v, core.Literal)
-    }
-    alone = core.Jaxpr((), list(at_hand), equation.outvars, [equation], equation.effects)
+    at_hand = {v: array for v, array in zip(equation.invars, arrays, strict=True) if not isinstance(v, core.Literal)}
+    alone = core.Jaxpr((), list(at_hand), equation.outvars, [equation], equation.effects, about)
     return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*at_hand.values())
 
 
 def _convolution(
     choose: Choose,
-    x: Array | Deferred,
-    weight: Array | Deferred,
+    x: Any,  # an array, or deferred
+    weight: Any,
     *,
     window_strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
@@ -146,8 +145,7 @@ def _convolution(
 ) -> list[Laid] | None:
     """XLA's convolution, whatever the order of its axes."""
     of_x, of_weight, of_y = dimension_numbers.lhs_spec, dimension_numbers.rhs_spec, dimension_numbers.out_spec
-    weight = as_array(weight)
-    dimensions = weight.ndim - 2
+    dimensions, weight = len(of_x) - 2, as_array(weight)
     kernel = weight.transpose(*of_weight[2:], of_weight[1], of_weight[0])  # [*window, in / groups, out]
     n = [x.shape[axis] for axis in of_x]
     places = [(size - 1) * step + 1 for size, step in zip(n[2:], lhs_dilation, strict=True)]
@@ -160,7 +158,10 @@ def _convolution(
         precision,
     )
     form = Convolution((n[1], *places, n[0]), kernel.shape, str(weight.dtype), window)
-    if batch_group_count != 1 or 0 in (*x.shape, *weight.shape) or (how := choose(form)) == "xla" and not _on_cpu():
+    if batch_group_count != 1 or 0 in (*x.shape, *weight.shape):
+        return None
+    how = choose(form)
+    if how == "xla" and jax.default_backend() != "cpu":  # which knows best in which order
         return None
     channels_last = how != "patches"
     order = (of_x[0], *of_x[2:], of_x[1]) if channels_last else (of_x[1], *of_x[2:], of_x[0])
@@ -173,17 +174,13 @@ def _convolution(
     else:
         y = convolve(ours, kernel, window, preferred_element_type)
     axes = [0] * y.ndim
-    stored = (0, dimensions + 1, *range(1, dimensions + 1)) if channels_last else (dimensions + 1, *range(dimensions + 1))
-    for axis, place in zip(of_y, stored, strict=True):  # sample, out, *places
+    sample, out = (0, dimensions + 1) if channels_last else (dimensions + 1, 0)
+    for axis, place in zip(of_y, (sample, out, *range(1, dimensions + 1)), strict=True):
         axes[axis] = place
-    return [Laid(y, axes, dimensions + 1 if channels_last else 0)]
+    return [Laid(y, axes, out)]
 
 
-def _on_cpu() -> bool:
-    return jax.default_backend() == "cpu"
-
-
-def _ordered(x: Array | Deferred, order: Sequence[int]) -> Array:
+def _ordered(x: Any, order: Sequence[int]) -> Array:
     """The network's axes in this order."""
     if isinstance(x, Laid) and None not in x.axes:
         return x.values.transpose([x.axes[axis] for axis in order])
@@ -193,7 +190,7 @@ def _ordered(x: Array | Deferred, order: Sequence[int]) -> Array:
 def _pool(how: Callable[[Array, Window], Array]) -> Callable[..., list[Any] | None]:
     def pool(
         choose: Choose,
-        x: Array | Deferred,
+        x: Any,
         *,
         window_dimensions: Sequence[int],
         window_strides: Sequence[int],
