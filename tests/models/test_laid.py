@@ -10,6 +10,7 @@ from jax import lax
 
 from fedgen.models.channels_last import by_winograd, by_xla
 from fedgen.models.convolution import Window
+from fedgen.models.laid import squares_by_pivot
 from fedgen.models.rewrite import How, rewritten
 
 KEY = jax.random.key(4)
@@ -108,3 +109,13 @@ def test_winograd(padding: tuple[tuple[int, int], ...]) -> None:
         return f(x, weight, window), jax.grad(lambda *at: jnp.sum(jnp.sin(f(*at, window))), (0, 1))(x, weight)
 
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found(by_xla), found(by_winograd))
+
+
+@pytest.mark.parametrize("channel", [0, 2])
+def test_squares_by_a_pivot(channel: int) -> None:
+    x = 100 + np.random.default_rng(0).normal(size=(5, 300, 5)).astype(np.float32)
+    others = tuple(axis for axis in range(3) if axis != channel)
+    exact = x.astype(np.float64)
+    squares = np.square(exact - exact.mean(others, keepdims=True)).sum(others)
+    found = squares_by_pivot(jnp.asarray(x), jnp.asarray(exact.mean(others), jnp.float32), channel)
+    np.testing.assert_allclose(found, squares, rtol=1e-4)
