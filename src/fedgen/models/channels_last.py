@@ -5,6 +5,7 @@ products instead of thirty-six: y = A' [(G w G') * (B' x B)] A for each tile of 
 over the channels.
 """
 
+import itertools
 from collections.abc import Sequence
 from functools import partial, reduce
 from operator import add
@@ -24,6 +25,8 @@ _OF_OUTPUT = ((1, 1, 1, 0), (0, 1, -1, -1))  # A'
 
 _ON_WEIGHT = np.kron(_OF_WEIGHT, _OF_WEIGHT).astype(np.float32)  # what it is for all nine weights at once, [16, 9]
 
+CACHED = 2**19  # numbers: 2 MB, of one core
+
 Edges = tuple[tuple[int, int], ...]
 Grid = Sequence[Sequence[Array]]
 Matrix = Sequence[Sequence[float]]
@@ -31,19 +34,54 @@ Matrix = Sequence[Sequence[float]]
 
 def by_xla(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
     """x [sample, *places, in], weight [*window, in / groups, out] -> [sample, *places, out]."""
-    dimensions, x = len(window.size), _made(_padded(x, [(min(a, 0), min(b, 0)) for a, b in window.padding]))
-    padding = [(max(a, 0), max(b, 0)) for a, b in window.padding]  # XLA would read beyond x where it is negative
+    x = _made(_padded(x, [(min(a, 0), min(b, 0)) for a, b in window.padding]))
+    padding = tuple((max(a, 0), max(b, 0)) for a, b in window.padding)  # XLA would read beyond x where it is negative
     at_one_place = all(n == 1 for n in window.size) and not any(any(edge) for edge in padding)
     if at_one_place and window.groups == 1:  # XLA takes three times as long for the weight's gradient
         seen = lax.slice(x, (0,) * x.ndim, x.shape, (1, *window.strides, 1))
         matrix = weight.reshape(weight.shape[-2:])
         return jnp.matmul(seen, matrix, precision=window.precision, preferred_element_type=dtype)
-    places = "DHW"[-dimensions:]
+    window = window._replace(padding=padding)
+    strided = any(step > 1 for step in window.strides) and window.groups == 1
+    return _strided(x, weight, window, dtype) if strided else _by_xla(x, weight, window, dtype)
+
+
+def _by_xla(x: Array, weight: Array, window: Window, dtype: Any) -> Array:
+    places = "DHW"[-len(window.size) :]
     orders = ("N" + places + "C", places + "IO", "N" + places + "C")
     return lax.conv_general_dilated(
-        x, weight, window.strides, padding, rhs_dilation=window.dilation, dimension_numbers=orders,
+        x, weight, window.strides, window.padding, rhs_dilation=window.dilation, dimension_numbers=orders,
         feature_group_count=window.groups, precision=window.precision, preferred_element_type=dtype,
     )  # fmt: skip
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _strided(x: Array, weight: Array, window: Window, dtype: Any) -> Array:
+    """XLA's, but for the weight's gradient, which takes it twice as long as patches do: it transposes all of x."""
+    return _by_xla(x, weight, window, dtype)
+
+
+def _strided_backward(window: Window, dtype: Any, saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, weight = saved
+    gradient = _made(gradient)
+    (of_x,) = jax.vjp(lambda x: _by_xla(x, weight, window, dtype), x)[1](gradient)
+    seen = jnp.concatenate(_seen(x, window), axis=-1).reshape(-1, weight.size // weight.shape[-1])
+    flat = gradient.reshape(-1, gradient.shape[-1]).astype(weight.dtype)
+    return of_x, jnp.matmul(_made(seen).T, flat, precision=window.precision).reshape(weight.shape)
+
+
+def _seen(x: Array, window: Window) -> list[Array]:
+    """What each place of the window sees of x."""
+    x, outputs = _padded(x, window.padding), window.outputs(x.shape[1:-1])
+    found = []
+    for place in itertools.product(*map(range, window.size)):
+        start = [i * d for i, d in zip(place, window.dilation, strict=True)]
+        stop = [a + (n - 1) * s + 1 for a, n, s in zip(start, outputs, window.strides, strict=True)]
+        found.append(lax.slice(x, (0, *start, 0), (x.shape[0], *stop, x.shape[-1]), (1, *window.strides, 1)))
+    return found
+
+
+_strided.defvjp(lambda x, weight, *how: (_strided(x, weight, *how), (x, weight)), _strided_backward)
 
 
 def by_winograd(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
@@ -60,7 +98,30 @@ def _winograd(x: Array, weight: Array, padding: Edges, precision: Any) -> Array:
 def _forward(x: Array, weight: Array, padding: Edges, precision: Any) -> tuple[Array, tuple[Array, Array]]:
     x = _made(x)
     matrices = jnp.tensordot(_ON_WEIGHT, weight.reshape(*weight.shape[:2], 9), ((1,), (2,)), precision=precision)
-    return _multiplied("kti,koi->kto", x, matrices, padding, precision, (0, 1, 2, 3)), (x, matrices)
+
+    def some(x: Array) -> Array:
+        return _multiplied("kti,koi->kto", x, matrices, padding, precision, (0, 1, 2, 3))
+
+    parts = _parts(x, matrices)
+    y = some(x) if parts == 1 else _joined(lax.map(some, _split(x, parts)))
+    return y, (x, matrices)
+
+
+def _parts(x: Array, matrices: Array) -> int:
+    """In how many parts the samples go, so that the tiles of each stay in a core's cache."""
+    if not isinstance(samples := x.shape[0], int):  # an export may leave it open
+        return 1
+    sample = 16 * x.shape[1] * x.shape[2] * x.shape[3] // 4
+    fit = max(CACHED, matrices.size) // sample
+    return min(parts for parts in range(1, samples + 1) if samples % parts == 0 and (samples // parts <= max(fit, 1)))
+
+
+def _split(x: Array, parts: int) -> Array:
+    return x.reshape(parts, -1, *x.shape[1:])
+
+
+def _joined(x: Array) -> Array:
+    return x.reshape(-1, *x.shape[2:])
 
 
 def _multiplied(how: str, x: Array, matrices: Array, padding: Edges, precision: Any, places: tuple[int, ...]) -> Array:
@@ -79,11 +140,23 @@ def _backward(padding: Edges, precision: Any, saved: tuple[Array, Array], gradie
     x, matrices = saved
     gradient = _made(gradient)
     opposite = tuple((2 - before, 2 - after) for before, after in padding)
-    # A window that is turned around has the same matrices, of other places of the tile.
-    of_x = _multiplied("kto,koi->kti", gradient, matrices, opposite, precision, (3, 1, 2, 0))
-    even = _even(gradient)
-    shares = _transformed(_turned(_OF_OUTPUT), _phases(even, 2, even.shape[1] // 2, even.shape[2] // 2))
-    products = jnp.einsum("kto,kti->koi", _flat(shares), _flat(_tiles(_padded(x, padding))), precision=precision)
+
+    def some(total: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
+        x, gradient = both
+        # A window that is turned around has the same matrices, of other places of the tile.
+        of_x = _multiplied("kto,koi->kti", gradient, matrices, opposite, precision, (3, 1, 2, 0))
+        even = _even(gradient)
+        shares = _transformed(_turned(_OF_OUTPUT), _phases(even, 2, even.shape[1] // 2, even.shape[2] // 2))
+        tiles = _flat(_tiles(_padded(x, padding)))
+        return total + jnp.einsum("kto,kti->koi", _flat(shares), tiles, precision=precision), of_x
+
+    parts = _parts(x, matrices)
+    if parts == 1:
+        products, of_x = some(jnp.zeros((), x.dtype), (x, gradient))
+    else:
+        nothing = jnp.zeros(matrices.shape, x.dtype)
+        products, of_x = lax.scan(some, nothing, (_split(x, parts), _split(gradient, parts)))
+        of_x = _joined(of_x)
     of_weight = jnp.tensordot(products, _ON_WEIGHT, ((0,), (0,)), precision=precision)
     return of_x, of_weight.reshape(*of_weight.shape[:2], 3, 3)
 

@@ -25,7 +25,7 @@ from fedgen.models.rewrite import Choose, Convolution, How
 
 FEW_CHANNELS = 12  # with fewer, patches are faster on a CPU (with 6, 1.5 times); with more XLA is (with 16, 5 times)
 FEW_OUTPUTS = 32  # with more, what comes next is XLA's, and what patches gain is lost to another order of axes
-MANY_CHANNELS = 128  # from here on Winograd's way is faster than XLA on a CPU (with 256, 1.6 times); with 64 it is not
+MANY_CHANNELS = 64  # from here on Winograd's way is faster than XLA on a CPU: 1.3 times with 64, 1.6 with 256
 WORTH_SECONDS = 60.0  # that a convolution takes in a run, for measuring to pay
 SPEED = {"cpu": 2e10, "gpu": 1e13}  # floating-point operations per second, for that estimate
 CLEARLY = 1.2  # how many times faster than the rule's choice the other must be
