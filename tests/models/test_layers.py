@@ -419,4 +419,4 @@ def test_a_wide_linear_layer_is_left_to_xla(monkeypatch: pytest.MonkeyPatch, sam
 def test_sums_over_large_images_are_exact_to_float32() -> None:
     x = (1 + jax.random.uniform(KEY, (2, 40, 40, 200))) ** 2
     theirs = np.asarray(x, np.float64).sum((1, 2, 3))
-    np.testing.assert_allclose(layers._sum(x, (1, 2, 3)), theirs, rtol=5e-7)
+    np.testing.assert_allclose(layers.sum_of_channels(x, (1, 2, 3)), theirs, rtol=5e-7)

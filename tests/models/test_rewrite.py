@@ -13,15 +13,15 @@ from jax import lax
 from fedgen.core.contract import Model, Params
 from fedgen.models import choice
 from fedgen.models.convolution import Window
-from fedgen.models.rewrite import Convolution, has_any, rewritten, rewritten_model
+from fedgen.models.rewrite import Convolution, How, has_any, rewritten, rewritten_model
 
 KEY = jax.random.key(3)
 SIZES = {"N": 3, "C": 4, "D": 4, "H": 7, "W": 9, "O": 8}
 KERNEL = {"D": 2, "H": 3, "W": 2}
 
 
-def _patches(_: Convolution) -> bool:
-    return True
+def _patches(_: Convolution) -> How:
+    return "patches"
 
 
 def _assert_same(f: Callable[..., jax.Array], *at: jax.Array) -> None:
@@ -195,37 +195,39 @@ def _form(channels: int, groups: int = 1) -> Convolution:
 
 
 def test_the_rule_on_a_cpu() -> None:
-    assert choice.by_rule(_form(3))
-    assert not choice.by_rule(_form(64))
-    assert choice.by_rule(_form(64, groups=64))
+    assert choice.by_rule(_form(3)) == choice.by_rule(_form(64, groups=64)) == "patches"
+    assert choice.by_rule(_form(64)) == "xla"
+    many = _form(256)._replace(weight=(3, 3, 256, 256))
+    assert choice.by_rule(many) == "winograd"
+    assert choice.by_rule(many._replace(dtype="bfloat16")) == "xla"
 
 
 def test_what_a_setting_says_is_done() -> None:
-    assert choice.chooser("patches", 1e12, 10, 4)(_form(64))
-    assert not choice.chooser("xla", 1e12, 10, 4)(_form(3))
-    assert not choice.chooser("auto", 1, 10, 4)(_form(64))
+    assert choice.chooser("patches", 1e12, 10, 4)(_form(64)) == "patches"
+    assert choice.chooser("xla", 1e12, 10, 4)(_form(3)) == "xla"
+    assert choice.chooser("auto", 1, 10, 4)(_form(64)) == "xla"
 
 
 def test_a_long_run_measures_once_and_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked = []
 
-    def faster(form: Convolution, usual: bool, clients: int) -> bool:
+    def faster(form: Convolution, usual: How, clients: int) -> bool:
         asked.append(form)
-        return not usual
+        return usual != "patches"
 
     monkeypatch.setattr(choice, "_patches_are_faster", faster)
     choose = choice.chooser("auto", 1e12, 10, 4)
     other = _form(64)._replace(x=(64, 8, 8, 2))
-    assert not choose(other), "a batch of another size is not what is trained"
+    assert choose(other) == "xla", "a batch of another size is not what is trained"
     assert not asked
-    assert [choose(_form(64)), choose(_form(64)), choose(_form(3))] == [True, True, False]
+    assert [choose(_form(64)), choose(_form(64)), choose(_form(3))] == ["patches", "patches", "xla"]
     assert asked == [_form(64), _form(3)]
-    assert choose(other), "what is known holds for all sizes"
+    assert choose(other) == "patches", "what is known holds for all sizes"
     kept = tmp_path / "fedgen" / "convolutions.json"
     assert sorted(json.loads(kept.read_text()).values()) == [False, True]
     kept.write_text("{")  # damaged: measured anew
-    assert choose(_form(64))
+    assert choose(_form(64)) == "patches"
     assert len(asked) == 3
 
 
@@ -244,7 +246,7 @@ def test_the_measurement_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     monkeypatch.setattr(choice, "convolve", slower)
-    assert not choice._patches_are_faster(form, True, 1)
+    assert not choice._patches_are_faster(form, "patches", 1)
     monkeypatch.setattr(choice, "convolve", failing)
-    assert choice._patches_are_faster(form, True, 1)
-    assert not choice._patches_are_faster(form, False, 1)
+    assert choice._patches_are_faster(form, "patches", 1)
+    assert not choice._patches_are_faster(form, "xla", 1)

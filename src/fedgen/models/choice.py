@@ -1,4 +1,4 @@
-"""How each convolution of a network is computed: as a product of patches, or by XLA's convolution.
+"""How each convolution of a network is computed: as a product of patches, by XLA's convolution, or in Winograd's way.
 
 What is faster depends on its channels and on the device. A rule, from measurements, decides for short runs. Where a
 convolution takes a minute or more of a run, both are measured once and the outcome is kept in the user's cache folder;
@@ -9,31 +9,35 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Lock
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fedgen.core.contract import Array
 from fedgen.errors import FedgenError
 from fedgen.files import cache_folder, read_json, replacing
+from fedgen.models.channels_last import by_winograd, by_xla
 from fedgen.models.convolution import convolve
-from fedgen.models.rewrite import Choose, Convolution
+from fedgen.models.rewrite import Choose, Convolution, How
 
 FEW_CHANNELS = 12  # with fewer, patches are faster on a CPU (with 6, 1.5 times); with more XLA is (with 16, 5 times)
+FEW_OUTPUTS = 32  # with more, what comes next is XLA's, and what patches gain is lost to another order of axes
+MANY_CHANNELS = 64  # from here on Winograd's way is faster than XLA on a CPU: 1.3 times with 64, 1.6 with 256
 WORTH_SECONDS = 60.0  # that a convolution takes in a run, for measuring to pay
 SPEED = {"cpu": 2e10, "gpu": 1e13}  # floating-point operations per second, for that estimate
 CLEARLY = 1.2  # how many times faster than the rule's choice the other must be
 _MEASURING = Lock()
 
 
-def chooser(how: str, samples: float, clients: int, batch: int) -> Choose:
+def chooser(how: Literal["auto", "patches", "xla"], samples: float, clients: int, batch: int) -> Choose:
     """The choice for a run of so many samples, in mini-batches of `batch`, on so many clients at once on a GPU."""
     if how != "auto":
-        return lambda form: how == "patches"
+        return lambda form: how
 
-    def choose(form: Convolution) -> bool:
+    def choose(form: Convolution) -> How:
         usual = by_rule(form)
         seconds = 3 * form.flops * samples / SPEED.get(jax.default_backend(), 1e12)
         # Several hosts must choose alike, and may measure otherwise.
@@ -42,12 +46,23 @@ def chooser(how: str, samples: float, clients: int, batch: int) -> Choose:
     return choose
 
 
-def by_rule(form: Convolution) -> bool:
+def by_rule(form: Convolution) -> How:
     """Patches on a GPU; on a CPU for few channels, and for groups, which XLA computes one by one."""
-    return jax.default_backend() != "cpu" or form.window.groups > 1 or form.weight[-2] < FEW_CHANNELS
+    fan_in, fan_out = form.weight[-2:]
+    few = fan_in < FEW_CHANNELS and fan_out < FEW_OUTPUTS
+    if jax.default_backend() != "cpu" or form.window.groups > 1 or few:
+        return "patches"
+    return "winograd" if min(fan_in, fan_out) >= MANY_CHANNELS and suits_winograd(form) else "xla"
 
 
-def measured(form: Convolution, usual: bool, clients: int, batch: int) -> bool:
+def suits_winograd(form: Convolution) -> bool:
+    """Whether it is what Winograd's way can do: float32, in two dimensions, by 3x3 windows one beside the other."""
+    window = form.window
+    plain = window.size == (3, 3) and window.strides == window.dilation == (1, 1) and window.groups == 1
+    return plain and form.dtype == "float32"
+
+
+def measured(form: Convolution, usual: How, clients: int, batch: int) -> How:
     """The faster way on this device, measured when it is first asked for with a mini-batch of training.
 
     Before that, and where nothing is trained (an evaluation, an export), it is the usual one.
@@ -69,10 +84,12 @@ def measured(form: Convolution, usual: bool, clients: int, batch: int) -> bool:
                 known[key] = elsewhere.submit(_patches_are_faster, form, usual, on).result()
             with replacing(file) as temporary:
                 temporary.write_text(json.dumps(known, indent=1))
-    return bool(known[key])
+    if known[key]:
+        return "patches"
+    return "xla" if usual == "patches" else usual
 
 
-def _patches_are_faster(form: Convolution, usual: bool, clients: int) -> bool:
+def _patches_are_faster(form: Convolution, usual: How, clients: int) -> bool:
     def seconds(f: Callable[[Array, Array], Array]) -> float:
         def loss(x: Array, weight: Array) -> Array:
             return jnp.sum(jnp.tanh(f(x, weight).astype(jnp.float32)))
@@ -90,18 +107,12 @@ def _patches_are_faster(form: Convolution, usual: bool, clients: int) -> bool:
         return min(taken)
 
     try:
-        patches, xla = seconds(lambda x, w: convolve(x, w, form.window)), seconds(lambda x, w: _by_xla(x, w, form))
+        patches, other = seconds(lambda x, w: convolve(x, w, form.window)), seconds(partial(_otherwise, form, usual))
     except Exception:  # too large for the device, or not known to its compiler: the rule decides
-        return usual
-    return xla >= CLEARLY * patches if not usual else xla * CLEARLY >= patches
+        return usual == "patches"
+    return other * CLEARLY >= patches if usual == "patches" else other >= CLEARLY * patches
 
 
-def _by_xla(x: Array, weight: Array, form: Convolution) -> Array:
-    window, dimensions = form.window, len(form.window.size)
-    places = "DHW"[-dimensions:]
-    orders = ("N" + places + "C", places + "IO", "N" + places + "C")
-    moved = x.transpose(dimensions + 1, *range(1, dimensions + 1), 0)  # as most networks have it
-    return lax.conv_general_dilated(
-        moved, weight, window.strides, window.padding, rhs_dilation=window.dilation, dimension_numbers=orders,
-        feature_group_count=window.groups, precision=window.precision,
-    )  # fmt: skip
+def _otherwise(form: Convolution, usual: How, x: Array, weight: Array) -> Array:
+    moved = jnp.moveaxis(x, (0, -1), (-1, 0))  # as most networks have it
+    return (by_winograd if usual == "winograd" else by_xla)(moved, weight, form.window)

@@ -249,9 +249,9 @@ def _normalise_forward(
     x: Array, scale: Array, shift: Array, along: tuple[int, ...]
 ) -> tuple[tuple[Array, Array, Array], tuple[Array, ...]]:
     n = math.prod(x.shape[axis] for axis in along)
-    mean = _sum(x, along) / n
+    mean = sum_of_channels(x, along) / n
     centred = x - jnp.expand_dims(mean, along)
-    variance = _sum(jnp.square(centred), along) / n
+    variance = sum_of_channels(jnp.square(centred), along) / n
     inverse = jax.lax.rsqrt(variance + EPSILON)  # of the standard deviation
     y = centred * jnp.expand_dims(scale * inverse, along) + jnp.expand_dims(shift, along)
     # Without it a second derivative would know them, which the first one does not.
@@ -266,12 +266,12 @@ def _normalise_backward(
     centred, inverse, scale = saved
     gradient, _, _ = gradients  # those of mean and variance are 0: they only update the running statistics
     n = math.prod(centred.shape[axis] for axis in along)
-    total, slope = _sum(gradient, along), _sum(gradient * centred, along)
+    total, slope = sum_of_channels(gradient, along), sum_of_channels(gradient * centred, along)
     towards = gradient - jnp.expand_dims(total / n, along) - centred * jnp.expand_dims(slope * inverse**2 / n, along)
     return towards * jnp.expand_dims(scale * inverse, along), slope * inverse, total
 
 
-def _sum(x: Array, along: tuple[int, ...]) -> Array:
+def sum_of_channels(x: Array, along: tuple[int, ...]) -> Array:
     """The sum along all axes but one."""
     if jax.default_backend() != "cpu":
         return jnp.sum(x, along)

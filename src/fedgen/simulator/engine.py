@@ -368,7 +368,20 @@ def _evaluation_chunk(task: Task, runs: int) -> int:
     memory = (device.memory_stats() or {}).get("bytes_limit", 2**33)
     # A sample's patches and activations take about twelve times its own size as float32.
     forward_pass = 12 * 4 * math.prod(task.sample.shape)
-    return max(EVALUATION_CHUNK, memory // 16 // (forward_pass * runs))
+    found = memory // 16 // (forward_pass * runs)
+    # That of a large network takes more: of all that it computes, as if nothing were freed, at most a quarter.
+    return max(EVALUATION_CHUNK, min(found, memory // 4 // (_bytes_of_a_sample(task) * runs)))
+
+
+def _bytes_of_a_sample(task: Task) -> int:
+    """What the forward pass of one sample takes if nothing is freed, and its share of what the weights take."""
+    x = jax.eval_shape(task.prepare, jax.ShapeDtypeStruct((EVALUATION_CHUNK, *task.sample.shape), task.sample.dtype))
+    params, statistics = jax.eval_shape(task.model.init, jax.random.key(0))
+
+    def forward(given: Tree) -> Tree:
+        return task.model.extract(*given, False)[0]
+
+    return max(1, working_memory(forward, (params.extractor, statistics, x)) // EVALUATION_CHUNK)
 
 
 def _over_devices(f: Callable[[Tree], Tree], items: Tree) -> Tree:
