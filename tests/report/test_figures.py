@@ -75,7 +75,8 @@ def test_what_lies_below_a_figure_is_named_outside_of_it(tmp_path: Path, monkeyp
         for one in panel["series"]:
             one["y"] = [90.0 for _ in one["y"]]
             one["published"] = []
-        panel["series"][-1]["y"] = [10.0 for _ in panel["series"][-1]["y"]]
+        for one in panel["series"][1:]:  # more than a line holds
+            one["y"] = [10.0 for _ in one["y"]]
     drawn = []
     monkeypatch.setattr("fedgen.paper.figures.save_figure", lambda figure, *_: drawn.append(figure) or [])
     draw(results, tmp_path)
@@ -83,5 +84,6 @@ def test_what_lies_below_a_figure_is_named_outside_of_it(tmp_path: Path, monkeyp
     assert shown
     for axes in shown:
         assert axes.get_xlabel().endswith(" 10)")
-        assert "(below the frame: " in axes.get_xlabel()
+        assert "(below the frame:" in axes.get_xlabel()
+        assert max(map(len, axes.get_xlabel().splitlines())) <= 40
         assert not axes.texts

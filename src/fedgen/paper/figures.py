@@ -15,6 +15,7 @@ from fedgen.report.partitions import bubbles
 from fedgen.report.styles import DASHES, LIGHT, styles_of
 
 _BESIDE = 4  # figures side by side
+_LETTERS = 40  # below a figure, in a line
 _FAR = 25.0  # points below the best: further down a curve would flatten the others
 
 
@@ -86,4 +87,4 @@ def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> list[str]:
     partly = [one["label"] for one in panel["series"] if min(one["y"]) < bottom <= one["y"][-1]]
     if panel["kind"] == "lines":
         below += [f"{label} in part" for label in partly]
-    return ["(below the frame: " + ", ".join(below) + ")"] if below else []
+    return textwrap.wrap("(below the frame: " + ", ".join(below) + ")", _LETTERS) if below else []
