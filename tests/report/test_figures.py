@@ -83,7 +83,7 @@ def test_what_lies_below_a_figure_is_named_outside_of_it(tmp_path: Path, monkeyp
     shown = [axes for axes in drawn[0].axes if axes.get_visible()]
     assert shown
     for axes in shown:
-        assert axes.get_xlabel().endswith(" 10)")
+        assert axes.get_xlabel().endswith("FedGen\N{NO-BREAK SPACE}10)")
         assert "(below the frame:" in axes.get_xlabel()
         assert max(map(len, axes.get_xlabel().splitlines())) <= 40
         assert not axes.texts

@@ -87,4 +87,5 @@ def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> list[str]:
     partly = [one["label"] for one in panel["series"] if min(one["y"]) < bottom <= one["y"][-1]]
     if panel["kind"] == "lines":
         below += [f"{label} in part" for label in partly]
-    return textwrap.wrap("(below the frame: " + ", ".join(below) + ")", _LETTERS) if below else []
+    whole = [one.replace(" ", "\N{NO-BREAK SPACE}") for one in below]  # a name and its number stay in one line
+    return textwrap.wrap(f"(below the frame: {', '.join(whole)})", _LETTERS) if below else []
