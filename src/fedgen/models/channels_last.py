@@ -60,7 +60,7 @@ def _convolve(x: Array, weight: Array, window: Window, dtype: Any) -> Array:
     """XLA's, but for its gradients.
 
     Within a loop, as local training is one, XLA on a CPU computes a convolution whose axes are in another order one
-    product after the other, and those that it derives are: up to a hundred times as long.
+    product after the other, and those that it derives are: 35 times as long for the weight of pfl's second layer.
     """
     return _by_xla(x, weight, window, dtype)
 
