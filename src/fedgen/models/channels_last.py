@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from fedgen.core.contract import Array
-from fedgen.models.convolution import Window
+from fedgen.models.convolution import Window, scattered
 
 _OF_INPUT = ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1))  # B'
 _OF_WEIGHT = ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1))  # G
@@ -25,7 +25,8 @@ _OF_OUTPUT = ((1, 1, 1, 0), (0, 1, -1, -1))  # A'
 
 _ON_WEIGHT = np.kron(_OF_WEIGHT, _OF_WEIGHT).astype(np.float32)  # what it is for all nine weights at once, [16, 9]
 
-CACHED = 2**19  # numbers: 2 MB, of one core
+CACHED = 2**19  # numbers of tiles: 2 MB, of one core
+PATCHES_CACHED = 2**21  # numbers of patches
 
 Edges = tuple[tuple[int, int], ...]
 Grid = Sequence[Sequence[Array]]
@@ -42,8 +43,7 @@ def by_xla(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
         matrix = weight.reshape(weight.shape[-2:])
         return jnp.matmul(seen, matrix, precision=window.precision, preferred_element_type=dtype)
     window = window._replace(padding=padding)
-    strided = any(step > 1 for step in window.strides) and window.groups == 1
-    return _strided(x, weight, window, dtype) if strided else _by_xla(x, weight, window, dtype)
+    return _convolve(x, weight, window, dtype) if window.groups == 1 else _by_xla(x, weight, window, dtype)
 
 
 def _by_xla(x: Array, weight: Array, window: Window, dtype: Any) -> Array:
@@ -56,18 +56,45 @@ def _by_xla(x: Array, weight: Array, window: Window, dtype: Any) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _strided(x: Array, weight: Array, window: Window, dtype: Any) -> Array:
-    """XLA's, but for the weight's gradient, which takes it twice as long as patches do: it transposes all of x."""
+def _convolve(x: Array, weight: Array, window: Window, dtype: Any) -> Array:
+    """XLA's, but for its gradients.
+
+    Within a loop, as local training is one, XLA on a CPU computes a convolution whose axes are in another order one
+    product after the other, and those that it derives are: 35 times as long for the weight of pfl's second layer.
+    """
     return _by_xla(x, weight, window, dtype)
 
 
-def _strided_backward(window: Window, dtype: Any, saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _convolve_backward(window: Window, dtype: Any, saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     x, weight = saved
-    gradient = _made(gradient)
-    (of_x,) = jax.vjp(lambda x: _by_xla(x, weight, window, dtype), x)[1](gradient)
-    seen = jnp.concatenate(_seen(x, window), axis=-1).reshape(-1, weight.size // weight.shape[-1])
-    flat = gradient.reshape(-1, gradient.shape[-1]).astype(weight.dtype)
-    return of_x, jnp.matmul(_made(seen).T, flat, precision=window.precision).reshape(weight.shape)
+    gradient = _made(gradient.astype(weight.dtype))
+    if all(step == 1 for step in window.strides):
+        turned = jnp.flip(weight, range(weight.ndim - 2)).swapaxes(-2, -1)
+        opposite = tuple(
+            ((n - 1) * d - before, (n - 1) * d - after)
+            for n, d, (before, after) in zip(window.size, window.dilation, window.padding, strict=True)
+        )
+        of_x = by_xla(gradient, _made(turned), window._replace(padding=opposite))
+    else:
+        planes = [jnp.matmul(gradient, one.T, precision=window.precision) for one in _matrices(weight)]
+        of_x = scattered(jnp.stack(planes).reshape(*window.size, *planes[0].shape), window, x.shape[1:-1])
+
+    def some(total: Array, both: tuple[Array, Array]) -> tuple[Array, None]:
+        seen = _made(jnp.concatenate(_seen(both[0], window), axis=-1).reshape(-1, len(total)))
+        flat = both[1].reshape(-1, weight.shape[-1])
+        return total + jnp.matmul(seen.T, flat, precision=window.precision), None
+
+    total = jnp.zeros((weight.size // weight.shape[-1], weight.shape[-1]), weight.dtype)
+    if (parts := _parts(x, gradient[0].size // weight.shape[-1] * len(total), PATCHES_CACHED)) == 1:
+        total, _ = some(total, (x, gradient))
+    else:
+        total, _ = lax.scan(some, total, (_split(x, parts), _split(gradient, parts)))
+    return of_x, total.reshape(weight.shape)
+
+
+def _matrices(weight: Array) -> Array:
+    """[in, out] of each place of the window."""
+    return weight.reshape(-1, *weight.shape[-2:])
 
 
 def _seen(x: Array, window: Window) -> list[Array]:
@@ -81,7 +108,7 @@ def _seen(x: Array, window: Window) -> list[Array]:
     return found
 
 
-_strided.defvjp(lambda x, weight, *how: (_strided(x, weight, *how), (x, weight)), _strided_backward)
+_convolve.defvjp(lambda x, weight, *how: (_convolve(x, weight, *how), (x, weight)), _convolve_backward)
 
 
 def by_winograd(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
@@ -102,18 +129,17 @@ def _forward(x: Array, weight: Array, padding: Edges, precision: Any) -> tuple[A
     def some(x: Array) -> Array:
         return _multiplied("kti,koi->kto", x, matrices, padding, precision, (0, 1, 2, 3))
 
-    parts = _parts(x, matrices)
+    parts = _parts(x, 4 * x[0].size, max(CACHED, matrices.size))
     y = some(x) if parts == 1 else _joined(lax.map(some, _split(x, parts)))
     return y, (x, matrices)
 
 
-def _parts(x: Array, matrices: Array) -> int:
-    """In how many parts the samples go, so that the tiles of each stay in a core's cache."""
+def _parts(x: Array, of_each: int, fit: int) -> int:
+    """In how many parts the samples go, so that what is made of each part, so many numbers of a sample, fits."""
     if not isinstance(samples := x.shape[0], int):  # an export may leave it open
         return 1
-    sample = 16 * x.shape[1] * x.shape[2] * x.shape[3] // 4
-    fit = max(CACHED, matrices.size) // sample
-    return min(parts for parts in range(1, samples + 1) if samples % parts == 0 and (samples // parts <= max(fit, 1)))
+    most = max(fit // of_each, 1)
+    return min(parts for parts in range(1, samples + 1) if samples % parts == 0 and samples // parts <= most)
 
 
 def _split(x: Array, parts: int) -> Array:
@@ -150,7 +176,7 @@ def _backward(padding: Edges, precision: Any, saved: tuple[Array, Array], gradie
         tiles = _flat(_tiles(_padded(x, padding)))
         return total + jnp.einsum("kto,kti->koi", _flat(shares), tiles, precision=precision), of_x
 
-    parts = _parts(x, matrices)
+    parts = _parts(x, 4 * x[0].size, max(CACHED, matrices.size))
     if parts == 1:
         products, of_x = some(jnp.zeros((), x.dtype), (x, gradient))
     else:

@@ -96,13 +96,13 @@ def _backward(window: Window, dtype: Any, saved: tuple[Array, Array, Array], gra
     of_weight = jnp.matmul(seen, flat.T, precision=window.precision).reshape(weight.shape)
     planes = jnp.matmul(weight.reshape(-1, fan_out), flat, precision=window.precision)
     planes = planes.reshape(*window.size, form.shape[0], *gradient.shape[1:])
-    return _scattered(planes, window, form.shape[1:-1]), of_weight
+    return scattered(planes, window, form.shape[1:-1]), of_weight
 
 
 _convolve.defvjp(_forward, _backward)
 
 
-def _scattered(planes: Array, window: Window, places: Sequence[int]) -> Array:
+def scattered(planes: Array, window: Window, places: Sequence[int]) -> Array:
     """What each place of the window says of x, [*window, in, *outputs, sample], added up to [in, *places, sample].
 
     One dimension after the other. Output o sees place s * o + i * d - p through place i of the window. So of the
