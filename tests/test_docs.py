@@ -86,7 +86,7 @@ def test_which_method_when_says_what_the_results_say() -> None:
     neighbours = json.loads((ROOT / "results/neighbours.tuned.json").read_text())["cells"]["mnist-1"]
     assert len(neighbours) == 15
     assert max(abs(_gains("neighbours.tuned", name, rows="mnist-1")[0]) for name in neighbours) < 0.25
-    assert "fifteen methods are within 0.2" in little
+    assert "fifteen methods are within 0.25" in little
     hard = ".*-0.05|.*-0.1"
     few, many = (_span(_gains(f"{name}.tuned", "fedmoments", rows=hard)) for name in ("neighbours", "long-training"))
     assert f"{few} at T = 20, {many} at T = 200; every interval is off zero" in differ

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from local_federation import local_federation
 
 from command import call
 from fedgen.algorithms import ALGORITHMS
@@ -136,6 +137,27 @@ def test_a_run_is_resumed_and_repeated(
             assert "\n" not in error
     installed(None)
     assert call(monkeypatch, "report", tmp_path / "whole") == 0  # what was computed can be looked at without it
+
+
+@pytest.mark.slow
+def test_it_is_swept(installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed("0.1.0")
+    words = [*WORDS, "--algorithm", "fedavgm", "--over", "lr=0.1,0.2", "--seeds", "1", "--final-seeds", "1"]
+    assert call(monkeypatch, "sweep", *words, "--out", tmp_path / "sweep") == 0
+    best = resolve(read_toml(tmp_path / "sweep/best.toml"))
+    assert list(best.algorithms) == ["fedavgm"]
+    assert best.of("fedavgm").get("lr", best.lr) in (0.1, 0.2)
+
+
+@pytest.mark.slow
+def test_it_trains_in_a_federation_as_in_the_simulator(installed: Installed, tmp_path: Path) -> None:
+    installed("0.1.0")
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # without which Flower makes no message
+    setup = prepare(resolve({**TINY, "active": 4}))
+    (alone,) = run(setup)["results"]
+    server, _ = local_federation(tmp_path, setup)
+    (row,) = server.run()["results"]
+    assert (row["rounds"], row["accuracy"]) == (alone["rounds"], alone["accuracy"])
 
 
 def test_what_is_here_is_used_where_the_line_is_deleted(installed: Installed, tmp_path: Path) -> None:

@@ -125,6 +125,6 @@ plt.show()
 # %% [markdown]
 # ## Next
 #
-# [Attacks, and what they cost](../attacks.md) measures six attacks against six defences. What a federation does with
+# [Attacks, and what they cost](../attacks.md) measures more attacks, against every defence. What a federation does with
 # impossible messages, and which threats remain, is in [federation](../federation.md#when-sites-misbehave) and
 # [security](../develop/security.md).

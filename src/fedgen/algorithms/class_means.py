@@ -1,4 +1,4 @@
-"""The mean of some vector for each label, over all users: logits for FedDistill, features for FedProto."""
+"""The mean of some vector for each label, over all users: logits for FedDistill, features for FedProto and others."""
 
 from typing import NamedTuple
 

@@ -33,11 +33,8 @@ def fedavg(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
 
 
 def taken(server: Parts, uploads: Upload, federation: fl.Federation) -> Parts:
-    """The users' models and statistics [user, ...] as the server accepts them: with updates of bounded length.
-
-    None of the models goes too far against the others.
-    Statistics have a bound of their own, since their changes may be far longer than those of parameters.
-    """
+    """The users' models and statistics [user, ...], with updates of bounded length that go not far against others."""
+    # Statistics have a separate bound: their changes may be far longer than those of parameters.
     sent = clipped(Parts(uploads.params, uploads.statistics), server, federation.clip)
     short = Parts(*(bounded(part, start, federation) for part, start in zip(sent, server, strict=True)))
     return short._replace(params=not_against(short.params, server.params, federation))

@@ -244,7 +244,8 @@ class Algorithm(NamedTuple):
     headline: Headline | None = None  # whose accuracy it is judged by; None: the global model's where there is one
     needs: Needs = Needs()
     # batch, local, step -> what `local_loss` needs that does not depend on the parameters (a generator's samples, what
-    # a frozen teacher says of the batch): computed for all local steps at once, and found in `step.ahead`
+    # a frozen teacher says of the batch): computed for all local steps at once, and found in `step.ahead`. This
+    # batch has no key: draw with `step.key`
     ahead: Callable[[Batch, Local, Step], Tree] | None = None
     # gradient, params, local, step -> the gradient that the optimiser gets; the reported loss stays what it is
     local_gradient: Callable[[Tree, Tree, Local, Step], Tree] | None = None
@@ -252,7 +253,8 @@ class Algorithm(NamedTuple):
     optimizer: Callable[[Array], optax.GradientTransformation] | None = None
     before: Pass | None = None  # sums over all of the user's data, with the parameters before local training
     after: Pass | None = None  # likewise, with those after it
-    check_upload: Callable[[Tree], dict[str, Array]] | None = None  # U -> what no honest user sends, and whether it did
+    # U -> what no honest user sends, and whether it did: {reason: [] boolean}
+    check_upload: Callable[[Tree], dict[str, Array]] | None = None
     # S after a round, the state that the server would predict with (that S, or the running mean of them: `ema`), round
     # -> the state that it does predict with (with a predictor that was fitted again, say); users never receive it
     calibrate: Callable[[Tree, Tree, Round], Tree] | None = None

@@ -70,11 +70,11 @@ class Kept(NamedTuple):
 class Shard(NamedTuple):
     """A user's data: the samples `rows[offset : offset + size]` of arrays that may hold other users' samples too."""
 
-    x: Array
-    y: Array
-    rows: Array
-    offset: Array
-    size: Array
+    x: Array  # [sample, ...]
+    y: Array  # [sample]
+    rows: Array  # [place] numbers of samples, one user's after the other's
+    offset: Array  # []
+    size: Array  # []
     counts: Array  # [label] how many of each label
 
 

@@ -136,7 +136,8 @@ class Experiment(_Strict):
                 raise ValueError(f"figure {figure.name}: learning curves are of one row")
             if figure.kind == "lines" and any(self.row(name).x is None for name in figure.rows):
                 raise ValueError(f"figure {figure.name}: each of its rows needs an x")
-        _known("row", tuple(row.chosen_with for row in self.rows if row.chosen_with), rows)
+        apart = [row.name for row in self.rows if not row.chosen_with]
+        _known("row that chooses", tuple(row.chosen_with for row in self.rows if row.chosen_with), apart)
         for row in self.rows if self.trials else ():
             for column in self.columns:
                 if self.tried(row, column) != self.tried(self.row(row.chosen_with or row.name), column):
