@@ -6,7 +6,7 @@ over the channels.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -35,6 +35,10 @@ Matrix = Sequence[Sequence[float]]
 
 def by_xla(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
     """x [sample, *places, in], weight [*window, in / groups, out] -> [sample, *places, out]."""
+    return _of_window(x, weight, window, dtype, _convolve if window.groups == 1 else _by_xla)
+
+
+def _of_window(x: Array, weight: Array, window: Window, dtype: Any, convolve: Callable[..., Array]) -> Array:
     x = _made(_padded(x, [(min(a, 0), min(b, 0)) for a, b in window.padding]))
     padding = tuple((max(a, 0), max(b, 0)) for a, b in window.padding)  # XLA would read beyond x where it is negative
     at_one_place = all(n == 1 for n in window.size) and not any(any(edge) for edge in padding)
@@ -42,8 +46,7 @@ def by_xla(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
         seen = lax.slice(x, (0,) * x.ndim, x.shape, (1, *window.strides, 1))
         matrix = weight.reshape(weight.shape[-2:])
         return jnp.matmul(seen, matrix, precision=window.precision, preferred_element_type=dtype)
-    window = window._replace(padding=padding)
-    return _convolve(x, weight, window, dtype) if window.groups == 1 else _by_xla(x, weight, window, dtype)
+    return convolve(x, weight, window._replace(padding=padding), dtype)
 
 
 def _by_xla(x: Array, weight: Array, window: Window, dtype: Any) -> Array:
@@ -74,7 +77,8 @@ def _convolve_backward(window: Window, dtype: Any, saved: tuple[Array, Array], g
             ((n - 1) * d - before, (n - 1) * d - after)
             for n, d, (before, after) in zip(window.size, window.dilation, window.padding, strict=True)
         )
-        of_x = by_xla(gradient, _made(turned), window._replace(padding=opposite))
+        # Derived again it would be XLA's own: JAX does not differentiate forwards what has a rule for backwards alone.
+        of_x = _of_window(gradient, _made(turned), window._replace(padding=opposite), None, _by_xla)
     else:
         planes = [jnp.matmul(gradient, one.T, precision=window.precision) for one in _matrices(weight)]
         of_x = scattered(jnp.stack(planes).reshape(*window.size, *planes[0].shape), window, x.shape[1:-1])
@@ -82,14 +86,16 @@ def _convolve_backward(window: Window, dtype: Any, saved: tuple[Array, Array], g
     def some(total: Array, both: tuple[Array, Array]) -> tuple[Array, None]:
         seen = _made(jnp.concatenate(_seen(both[0], window), axis=-1).reshape(-1, len(total)))
         flat = both[1].reshape(-1, weight.shape[-1])
-        return total + jnp.matmul(seen.T, flat, precision=window.precision), None
+        more = jnp.matmul(seen.T, flat, precision=window.precision, preferred_element_type=total.dtype)
+        return total + more, None
 
-    total = jnp.zeros((weight.size // weight.shape[-1], weight.shape[-1]), weight.dtype)
+    wide = jnp.promote_types(weight.dtype, jnp.float32)  # in which parts are added up
+    total = jnp.zeros((weight.size // weight.shape[-1], weight.shape[-1]), wide)
     if (parts := _parts(x, gradient[0].size // weight.shape[-1] * len(total), PATCHES_CACHED)) == 1:
         total, _ = some(total, (x, gradient))
     else:
         total, _ = lax.scan(some, total, (_split(x, parts), _split(gradient, parts)))
-    return of_x, total.reshape(weight.shape)
+    return of_x, total.reshape(weight.shape).astype(weight.dtype)
 
 
 def _matrices(weight: Array) -> Array:
@@ -108,7 +114,7 @@ def _seen(x: Array, window: Window) -> list[Array]:
     return found
 
 
-_convolve.defvjp(lambda x, weight, *how: (_convolve(x, weight, *how), (x, weight)), _convolve_backward)
+_convolve.defvjp(lambda x, weight, *how: (_by_xla(x, weight, *how), (x, weight)), _convolve_backward)
 
 
 def by_winograd(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
@@ -158,7 +164,7 @@ def _multiplied(how: str, x: Array, matrices: Array, padding: Edges, precision: 
     products = jnp.einsum(how, _flat(tiles), matrices, precision=precision).reshape(4, 4, *tiles.shape[2:-1], -1)
     of_output = [[row[place] for place in places] for row in _OF_OUTPUT]
     y = _transformed(of_output, _grid(products))  # [row, column in the tile, sample, row, column of tiles, out]
-    y = y.transpose(2, 3, 0, 4, 1, 5).reshape(len(x), 2 * y.shape[3], 2 * y.shape[4], -1)
+    y = y.transpose(2, 3, 0, 4, 1, 5).reshape(x.shape[0], 2 * y.shape[3], 2 * y.shape[4], -1)
     return y[:, :rows, :columns]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
@@ -74,13 +75,13 @@ def deferred(equation: core.JaxprEqn, values: Sequence[Any], about: Any) -> Any:
     if any(isinstance(value, Squares) for value in values):
         return None
     if name in ("reshape", "squeeze", "broadcast_in_dim"):
-        return _reshaped(values[0], form.shape) if isinstance(values[0], Laid) else None
+        plain = isinstance(values[0], Laid) and (name != "reshape" or equation.params.get("dimensions") is None)
+        return _reshaped(values[0], form.shape) if plain else None
     if name == "transpose":
         laid = values[0]
         return _reordered(laid, [laid.axes[axis] for axis in equation.params["permutation"]])
     if name == "custom_jvp_call":
-        inner = equation.params["call_jaxpr"].jaxpr
-        return _each_element(equation, values, about) if _is_of_each_element(inner) else None
+        return _each_element(equation, values, about) if _is_of_each_element(equation, about) else None
     if name not in _EACH_ELEMENT:
         return None
     if (found := _squared(name, equation.params, values) or _scaled(name, form, values)) is not None:
@@ -119,17 +120,11 @@ def _reduction(name: str, equation: core.JaxprEqn, value: Laid | Squares) -> Any
             return Part(value, axes)
     if isinstance(value, Squares):
         return None
-    return _reduced(laid, laid.values, axes, _REDUCTIONS[name])
 
+    def reduced(values: Array, axis: tuple[int, ...]) -> Array:
+        return equation.primitive.bind(values, **{**equation.params, "axes": axis})
 
-_REDUCTIONS: dict[str, Callable[..., Array]] = {
-    "reduce_sum": jnp.sum,
-    "reduce_max": jnp.max,
-    "reduce_min": jnp.min,
-    "reduce_prod": jnp.prod,
-    "reduce_and": jnp.all,
-    "reduce_or": jnp.any,
-}
+    return _reduced(laid, laid.values, axes, reduced)
 
 
 def _total(value: Laid | Squares) -> Array:
@@ -208,15 +203,31 @@ def _each_element(equation: core.JaxprEqn, values: Sequence[Any], about: Any) ->
     return laid.with_values(found.reshape(laid.stored.shape))
 
 
-def _is_of_each_element(jaxpr: core.Jaxpr) -> bool:
-    """Whether a traced function does the same with each element of its arguments, and gives one result."""
-    if len(jaxpr.outvars) != 1:
+def _is_of_each_element(equation: core.JaxprEqn, about: Any) -> bool:
+    """Whether a function with a derivative of its own does the same with each element, and its derivative too."""
+    given = list(dict.fromkeys(v for v in equation.invars if isinstance(v, core.Var)))
+    forms: Any = [v.aval for v in given]
+    if not all(jnp.issubdtype(form.dtype, jnp.floating) for form in forms):
         return False
+    alone = core.jaxpr_as_fun(core.ClosedJaxpr(core.Jaxpr((), given, equation.outvars, [equation], set(), about), ()))
+    at = tuple(jax.ShapeDtypeStruct(form.shape, form.dtype) for form in forms)
+    both = jax.make_jaxpr(lambda at, along: jax.jvp(lambda *x: alone(*x)[0], at, along))(at, at)
+    return all(np.ndim(constant) == 0 for constant in both.consts) and _each_alone(both.jaxpr)
+
+
+def _each_alone(jaxpr: core.Jaxpr) -> bool:
+    """Whether no operation of a traced function looks at an element's place or at another element."""
     for equation in jaxpr.eqns:
-        inner = list(core.jaxprs_in_params(equation.params))
-        if inner and equation.primitive.name in ("jit", "pjit", "custom_jvp_call"):
-            if not all(_is_of_each_element(getattr(one, "jaxpr", one)) for one in inner):
+        inner = [getattr(one, "jaxpr", one) for one in core.jaxprs_in_params(equation.params)]
+        consts = [c for one in equation.params.values() for c in getattr(one, "consts", ())]
+        name = equation.primitive.name
+        if inner and name in ("jit", "pjit", "custom_jvp_call"):
+            if not all(map(_each_alone, inner)) or any(np.ndim(constant) for constant in consts):
                 return False
-        elif equation.primitive.name not in _EACH_ELEMENT:
+        elif name == "broadcast_in_dim":
+            of: Any = equation.invars[0].aval
+            if of.shape:  # more than a number
+                return False
+        elif name not in _EACH_ELEMENT:
             return False
     return True

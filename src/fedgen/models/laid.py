@@ -22,7 +22,7 @@ class Laid:
     """(stored - centre) * factor + shift for each channel, where each of the three may be None, in another order.
 
     The network's axis i is axis `axes[i]` of what is stored; where that is None, the axis has one entry and is not
-    stored. No stored axis has one entry, but for the channel's.
+    stored.
     """
 
     def __init__(
@@ -150,11 +150,11 @@ def _scaled_backward(channel: int, saved: tuple[Any, ...], gradient: Array) -> t
     if jax.default_backend() == "cpu":  # XLA would compute what leads to it again for each of the sums
         gradient = jax.lax.optimization_barrier(gradient)
     wide = partial(_wide, channel=channel, ndim=gradient.ndim)
-    total = None if centre is None and shift is None else _total(gradient, channel)
+    total = None if centre is None and shift is None else _sum(gradient, channel)
     of_shift = None if shift is None else total
     if factor is None:
         return gradient, None if total is None or centre is None else -total, None, of_shift
-    of_factor = _total(gradient * (x if centre is None else x - wide(centre)), channel)
+    of_factor = _sum(gradient * (x if centre is None else x - wide(centre)), channel)
     of_centre = None if total is None or centre is None else -total * factor
     return gradient * wide(factor), of_centre, of_factor, of_shift
 
@@ -177,6 +177,10 @@ _total.defvjp(
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _squares(x: Array, centre: Array, total: Array, channel: int) -> Array:
     """The sum of each channel's squared distances from the centre; `total` is the sum of x."""
+    return _sum_of_squares(x, centre, channel)
+
+
+def _sum_of_squares(x: Array, centre: Array, channel: int) -> Array:
     if jax.default_backend() != "cpu":
         return squares_by_pivot(x, centre, channel)
     return _sum(jnp.square(x - _wide(centre, channel, x.ndim)), channel)
@@ -185,7 +189,8 @@ def _squares(x: Array, centre: Array, total: Array, channel: int) -> Array:
 def squares_by_pivot(x: Array, centre: Array, channel: int) -> Array:
     """The same without waiting for the centre, which mostly is the mean: on a GPU one kernel then finds all sums.
 
-    Distances are from one of the channel's values, so that a large mean costs no digits.
+    Distances are from one of the channel's values, so that a large mean costs no digits, unless that value is itself
+    hundreds of deviations away from the others.
     """
     pivot = x[tuple(slice(None) if axis == channel else 0 for axis in range(x.ndim))]
     n, away = x.size // pivot.size, centre - pivot
@@ -202,5 +207,5 @@ def _squares_backward(channel: int, saved: tuple[Array, Array, Array], gradient:
 
 
 _squares.defvjp(
-    lambda x, centre, total, channel: (_squares(x, centre, total, channel), (x, centre, total)), _squares_backward
+    lambda x, centre, total, channel: (_sum_of_squares(x, centre, channel), (x, centre, total)), _squares_backward
 )

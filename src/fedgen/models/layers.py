@@ -279,7 +279,8 @@ def sum_of_channels(x: Array, along: tuple[int, ...]) -> Array:
     if along == (0,):
         return jnp.ones(len(x)) @ x
     # It adds one after the other, which costs digits where there are many: those are summed by rows of the image first.
-    parts = x.shape[1] if x.ndim == 4 and x.size // len(x) > 2**13 else 1
+    many = all(isinstance(n, int) for n in x.shape) and x.size // len(x) > 2**13  # an export may leave one open
+    parts = x.shape[1] if x.ndim == 4 and many else 1
     rows = x.reshape(len(x) * parts, -1)
     return jnp.sum((rows @ jnp.ones(rows.shape[1])).reshape(len(x), parts), axis=1)
 

@@ -90,7 +90,7 @@ def _deferring(jaxpr: core.Jaxpr, constants: Sequence[Any], arguments: Sequence[
         given = [value(v) for v in equation.invars]
         key = None
         if equation.primitive.name in _REPEATED:
-            of = (repr(v.val) if isinstance(v, core.Literal) else id(values[v]) for v in equation.invars)
+            of = (f"{v.val} {v.aval}" if isinstance(v, core.Literal) else id(values[v]) for v in equation.invars)
             key = equation.primitive.name, *of, str(sorted(equation.params.items()))
         if key not in known:
             results = _computed(equation, given, choose, jaxpr.debug_info)
@@ -145,7 +145,7 @@ def _convolution(
 ) -> list[Laid] | None:
     """XLA's convolution, whatever the order of its axes."""
     of_x, of_weight, of_y = dimension_numbers.lhs_spec, dimension_numbers.rhs_spec, dimension_numbers.out_spec
-    dimensions, weight = len(of_x) - 2, as_array(weight)
+    x, weight, dimensions = x if isinstance(x, Laid) else as_array(x), as_array(weight), len(of_x) - 2
     kernel = weight.transpose(*of_weight[2:], of_weight[1], of_weight[0])  # [*window, in / groups, out]
     n = [x.shape[axis] for axis in of_x]
     places = [(size - 1) * step + 1 for size, step in zip(n[2:], lhs_dilation, strict=True)]
@@ -158,10 +158,10 @@ def _convolution(
         precision,
     )
     form = Convolution((n[1], *places, n[0]), kernel.shape, str(weight.dtype), window)
-    if batch_group_count != 1 or 0 in (*x.shape, *weight.shape):
+    if batch_group_count != 1 or 0 in (*x.shape, *weight.shape) or min(window.outputs(places)) < 1:
         return None
     how = choose(form)
-    if how == "xla" and jax.default_backend() != "cpu":  # which knows best in which order
+    if how == "xla" and (jax.default_backend() != "cpu" or dimensions > 3):  # which knows best in which order
         return None
     channels_last = how != "patches"
     order = (of_x[0], *of_x[2:], of_x[1]) if channels_last else (of_x[1], *of_x[2:], of_x[0])
