@@ -72,13 +72,13 @@ def _convolve_backward(window: Window, dtype: Any, saved: tuple[Array, Array], g
     x, weight = saved
     gradient = _made(gradient.astype(weight.dtype))
     if all(step == 1 for step in window.strides):
-        turned = jnp.flip(weight, range(weight.ndim - 2)).swapaxes(-2, -1)
+        flipped = jnp.flip(weight, range(weight.ndim - 2)).swapaxes(-2, -1)
         opposite = tuple(
             ((n - 1) * d - before, (n - 1) * d - after)
             for n, d, (before, after) in zip(window.size, window.dilation, window.padding, strict=True)
         )
         # Derived again it would be XLA's own: JAX does not differentiate forwards what has a rule for backwards alone.
-        of_x = _of_window(gradient, _made(turned), window._replace(padding=opposite), None, _by_xla)
+        of_x = _of_window(gradient, _made(flipped), window._replace(padding=opposite), None, _by_xla)
     else:
         planes = [jnp.matmul(gradient, one.T, precision=window.precision) for one in _matrices(weight)]
         of_x = scattered(jnp.stack(planes).reshape(*window.size, *planes[0].shape), window, x.shape[1:-1])
@@ -175,10 +175,10 @@ def _backward(padding: Edges, precision: Any, saved: tuple[Array, Array], gradie
 
     def some(total: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
         x, gradient = both
-        # A window that is turned around has the same matrices, of other places of the tile.
+        # A flipped window has the same matrices, of other places of the tile.
         of_x = _multiplied("kto,koi->kti", gradient, matrices, opposite, precision, (3, 1, 2, 0))
         even = _even(gradient)
-        shares = _transformed(_turned(_OF_OUTPUT), _phases(even, 2, even.shape[1] // 2, even.shape[2] // 2))
+        shares = _transformed(_transposed(_OF_OUTPUT), _phases(even, 2, even.shape[1] // 2, even.shape[2] // 2))
         tiles = _flat(_tiles(_padded(x, padding)))
         return total + jnp.einsum("kto,kti->koi", _flat(shares), tiles, precision=precision), of_x
 
@@ -196,7 +196,7 @@ def _backward(padding: Edges, precision: Any, saved: tuple[Array, Array], gradie
 _winograd.defvjp(_forward, _backward)
 
 
-def _turned(matrix: Matrix) -> Matrix:
+def _transposed(matrix: Matrix) -> Matrix:
     return tuple(zip(*matrix, strict=True))
 
 
