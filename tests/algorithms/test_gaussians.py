@@ -39,9 +39,13 @@ from fedgen.algorithms.gaussians import (
     remembered,
     sums_of,
     unpacked,
+    with_noise,
+    within,
 )
 from fedgen.algorithms.wrap import innermost
+from fedgen.core.client import train_client
 from fedgen.core.contract import Algorithm, Federation, Round
+from fedgen.core.recipe import Shard
 from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, nbytes
 from fedgen.core.wires import shapes
@@ -197,6 +201,41 @@ def test_the_server_learns_from_the_total_alone(name: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
     without = update(type(sent)(sent.base, jax.tree.map(lambda a: a.at[1].set(a[0]), sent.own)))
     assert not np.allclose(one.base.own.sums.second, without.base.own.sums.second, rtol=1e-2)
+
+
+def test_noise_on_the_sums_is_in_multiples_of_what_a_sample_adds() -> None:
+    """No vector is longer than `reach`; the noise has the deviations 1, reach and its square times `noise`."""
+    bounded = within(jnp.asarray(Z), 2.0)
+    lengths = np.linalg.norm(Z, axis=1)
+    np.testing.assert_allclose(np.linalg.norm(bounded, axis=1), np.minimum(lengths, 2.0), rtol=1e-5)
+    np.testing.assert_allclose(bounded * lengths[:, None], Z * np.minimum(lengths, 2.0)[:, None], rtol=1e-4)
+    np.testing.assert_array_equal(within(jnp.asarray(Z), 0.0), Z)
+    sums, keys = _sums(slice(None)), jax.random.split(KEY, 4000)
+    drawn = jax.vmap(lambda k: with_noise(sums, k, 3.0, 0.5))(keys)
+    for part, clean, deviation in zip(drawn, sums, (0.5, 1.5, 4.5), strict=True):
+        np.testing.assert_allclose(np.mean(part, axis=0), clean, atol=5 * deviation / np.sqrt(4000))
+        np.testing.assert_allclose(np.std(part, axis=0), deviation, rtol=0.1)
+
+
+def test_users_add_noise_to_their_sums_and_to_nothing_else() -> None:
+    """With the same mini-batches the rest of the upload is the same to the bit; a secret key gives other noise."""
+
+    x, y = jnp.asarray(rng.integers(0, 255, (20, 8, 8, 1)), jnp.uint8), jnp.asarray(rng.integers(0, 4, 20))
+    shard = Shard(x, y, jnp.arange(20), jnp.int32(0), jnp.int32(20), jnp.bincount(y, length=4))
+
+    def upload(key: Any = None, **options: float) -> Any:
+        setup, made = built("fedmoments", **{f"fedmoments__{name}": value for name, value in options.items()})
+        received, client = made.broadcast(made.server_init(KEY), jnp.int32(0)), made.client_init(KEY)
+        who = (shard, jnp.int32(0), jnp.int32(0), KEY)
+        how = {"largest": 20, "noise": key}
+        return train_client(made, setup.task, setup.federation, received, client, *who, **how).upload
+
+    clean, noisy = upload(reach=50.0), upload(reach=50.0, noise=2.0)
+    assert same_bits(clean.base, noisy.base)
+    assert not any(np.array_equal(a, b) for a, b in zip(clean.own, noisy.own, strict=True))
+    assert not same_bits(noisy.own, upload(jax.random.key(9), reach=50.0, noise=2.0).own)
+    with pytest.raises(FedgenError, match="needs reach, the greatest length"):
+        upload(noise=1.0)
 
 
 def _refitted(weights: Weights, gaussians: Gaussians, key: jax.Array, steps: int, batch: int) -> torch.Tensor:

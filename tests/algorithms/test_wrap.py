@@ -82,6 +82,7 @@ def layer(base: Algorithm, k: float) -> Algorithm:
         local_gradient=local_gradient,
         local_finish=local_finish,
         server_update=server_update,
+        add_noise=lambda own, key: Own(own.value + k / 8),
         check_upload=lambda sent: {f"layer {k}": sent.value < 0},
         ahead=ahead,
         before=before,
@@ -121,7 +122,7 @@ def _expected(k: float, received: float, client: float) -> Expected:
     ahead = [before + k * step for step in range(STEPS)]
     memo = start + sum(ahead)
     after = memo + before + k * LABELS.sum()
-    return Expected(received, ahead, client + before, memo + after)
+    return Expected(received, ahead, client + before, memo + after + k / 8)
 
 
 def test_two_layers_each_have_their_own() -> None:

@@ -437,19 +437,23 @@ def test_what_the_gate_refused_is_a_strike_against_the_site_that_sent_it(
     assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-0", "site-1"]] * 2
 
 
-def test_with_privacy_a_site_answers_a_message_once(tmp_path: Path) -> None:
+def test_with_noise_a_site_answers_a_message_once(tmp_path: Path) -> None:
     """The gate offers a message again where the answer was lost; another answer would have other noise."""
     private = {"dp_clip": 0.5, "dp_noise": 4.0, "dp_count_noise": 4.0, "share": "predictor"}
-    for name, settings in (("private", private), ("open", {"share": "predictor"})):
-        setup = small_setup("fedgen", users=2, active=2, rounds=1, **settings)
+    own = {"fedmoments__reach": 5.0, "fedmoments__noise": 1.0}  # the algorithm's
+    cases: list[tuple[str, str, dict[str, Any]]] = [
+        ("private", "fedgen", private), ("own", "fedmoments", own), ("open", "fedgen", {"share": "predictor"})
+    ]  # fmt: skip
+    for name, algorithm, settings in cases:
+        setup = small_setup(algorithm, users=2, active=2, rounds=1, **settings)
         server, _ = local_federation(tmp_path / name, setup)
         folders = Folders(tmp_path / name)
         site = Site(folders.site("site-0"), folders.app)
         received = jax.device_get(server.plan.configure(server.plan.hyper)[0].broadcast(server.plan.server_init(), 0))
         site.train("0" * 16, 0, received, "ticket")
         site.train("0" * 16, 0, received, "of a round that is asked for again")
-        if name == "private":
-            with pytest.raises(InvalidMessageError, match="answered already, and with differential privacy only once"):
+        if name != "open":
+            with pytest.raises(InvalidMessageError, match="answered already, and an answer with noise is given only"):
                 site.train("0" * 16, 0, received, "of a round that is asked for again")
         else:
             site.train("0" * 16, 0, received, "of a round that is asked for again")

@@ -285,7 +285,7 @@ def test_a_table_wider_than_the_window_says_so_until_its_end_is_in_sight(browser
         assert more.is_visible() is not in_sight
         if not in_sight:
             place.evaluate("place => { place.scrollLeft = place.scrollWidth; }")
-            page.wait_for_function("document.querySelector('.more').hidden")
+            more.wait_for(state="hidden")
         page.context.close()
 
 

@@ -6,8 +6,7 @@ makes mean mu_y and covariance Sigma_y of them and broadcasts these. A user mini
     CE + w * CE(h(z'), y') + lam * |z - mu_y|^2 / (d * mean variance)
 
 with y' uniform over the known labels and z' ~ N(mu_y', Sigma_y'), and FedDyn's correction of weight `dyn`. The server
-predicts with its model (with `ema`: a running mean of them) after its predictor was fitted again on such z'; users
-receive the model as it is.
+predicts with its model (or a running mean, `ema`) after fitting the predictor again on such z'; users never get that.
 """
 
 import jax
@@ -33,6 +32,8 @@ def fedmoments(
     memory: fl.Scalar = 0.5,
     virtual: fl.Count = 32,
     collect: moments.Collect = "training",
+    reach: fl.Scalar = 0.0,
+    noise: fl.Scalar = 0.0,
     refit_steps: int = 50,
     refit_batch: fl.Count = 256,
     refit_lr: fl.Scalar = 1e-3,
@@ -55,7 +56,7 @@ def fedmoments(
             distance = jnp.mean((loss.z - labels @ received.mean) ** 2, axis=-1) / received.spread
             value = value + lam * of_known(distance, batch, labels, received.known)
         if collect == "training":
-            seen = moments.sums_of(jax.lax.stop_gradient(loss.z), labels)
+            seen = moments.sums_of(moments.within(jax.lax.stop_gradient(loss.z), reach), labels)
             loss = loss._replace(memo=jax.tree.map(jnp.add, loss.memo, seen))
         return loss._replace(value=value)
 
@@ -75,5 +76,5 @@ def fedmoments(
         local_loss=local_loss,
         server_update=server_update,
         calibrate=calibrate if refit_steps else None,
-        **moments.collecting(task, federation, collect),
+        **moments.collecting(task, federation, collect, reach, noise),
     )

@@ -15,6 +15,8 @@ from fedgen.core.aggregate import combine, fair
 from fedgen.core.losses import cross_entropy
 from fedgen.core.optimise import descend
 from fedgen.core.streams import stream
+from fedgen.core.trees import is_off
+from fedgen.errors import FedgenError
 from fedgen.models.generator import draw_labels
 
 RIDGE = 1e-3  # added to the variance of each latent number
@@ -61,6 +63,21 @@ def sums_of(z: fl.Array, labels: fl.Array) -> Sums:
     (samples, latent), classes = z.shape, labels.shape[1]
     by_label = (labels[:, :, None] * z[:, None, :]).reshape(samples, classes * latent)  # so that it is one product
     return Sums(jnp.sum(labels, axis=0), labels.T @ z, (by_label.T @ z).reshape(classes, latent, latent))
+
+
+def within(z: fl.Array, reach: fl.Scalar) -> fl.Array:
+    """Features [sample, latent], those longer than `reach` scaled down to it; 0: as they are."""
+    if is_off(reach):
+        return z
+    length = jnp.sqrt(jnp.sum(z**2, axis=-1, keepdims=True))
+    return z * jnp.minimum(1.0, reach / jnp.maximum(length, 1e-12))
+
+
+def with_noise(sums: Sums, key: fl.Array, reach: fl.Scalar, noise: fl.Scalar) -> Sums:
+    """Packed sums with Gaussian noise of `noise` times the most that one sample adds: 1, `reach` and its square."""
+    deviation = Sums(noise, noise * reach, noise * reach**2)
+    keys = Sums(*jax.random.split(stream(key, "sums"), 3))
+    return jax.tree.map(lambda a, d, k: a + d * jax.random.normal(k, a.shape), sums, deviation, keys)
 
 
 def packed(sums: Sums) -> Sums:
@@ -201,8 +218,12 @@ def check_sums(sums: Sums, drawn: int) -> dict[str, fl.Array]:
     return wrong
 
 
-def collecting(task: fl.Task, federation: fl.Federation, collect: Collect) -> dict[str, Any]:
+def collecting(
+    task: fl.Task, federation: fl.Federation, collect: Collect, reach: fl.Scalar = 0.0, noise: fl.Scalar = 0.0
+) -> dict[str, Any]:
     """What `wrap` takes so that users upload such sums; those of `training` are added up by the own `local_loss`."""
+    if is_off(reach) and not is_off(noise):
+        raise FedgenError("noise on sums of features needs reach, the greatest length of a feature vector")
     in_training = collect == "training"
     drawn = federation.local_steps * federation.batch_size if in_training and not federation.local_epochs else 0
 
@@ -212,17 +233,18 @@ def collecting(task: fl.Task, federation: fl.Federation, collect: Collect) -> di
     return {
         "local_start": (lambda local: no_sums(task.classes, task.latent_size())) if in_training else None,
         "local_finish": local_finish,
-        "check_upload": lambda sent: check_sums(sent, drawn),
-        "before": _summing(task) if collect == "before" else None,
-        "after": _summing(task) if collect == "after" else None,
+        "add_noise": None if is_off(noise) else lambda own, key: with_noise(own, key, reach, noise),
+        "check_upload": (lambda sent: check_sums(sent, drawn)) if is_off(noise) else None,  # noise may make sums odd
+        "before": _summing(task, reach) if collect == "before" else None,
+        "after": _summing(task, reach) if collect == "after" else None,
     }
 
 
-def _summing(task: fl.Task) -> fl.Pass:
+def _summing(task: fl.Task, reach: fl.Scalar) -> fl.Pass:
     """A pass over a user's data that adds up its features, in evaluation mode."""
 
     def add_up(params: fl.Params, statistics: fl.Tree, batch: fl.Batch, local: fl.Local) -> Sums:
         z, _ = task.model.extract(params.extractor, statistics, batch.x, False)
-        return sums_of(z, batch.one_hot(task.classes))
+        return sums_of(within(z, reach), batch.one_hot(task.classes))
 
     return add_up

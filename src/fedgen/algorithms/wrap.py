@@ -94,6 +94,7 @@ def wrap(
     local_gradient: Callable[[Tree, Tree, Local, Step], Tree] | None = None,
     local_finish: Callable[[Tree, Tree, Local], tuple[Tree, Tree]] | None = None,
     server_update: Callable[[With, Tree, Tree, Round], tuple[With, Metrics]] | None = None,
+    add_noise: Callable[[Tree, Array], Tree] | None = None,
     check_upload: Callable[[Tree], dict[str, Array]] | None = None,
     ahead: Callable[[Batch, Local, Step], Tree] | None = None,
     before: Pass | None = None,
@@ -118,6 +119,7 @@ def wrap(
         local_finish: params, the own memo (the base's where there is no own one), local -> own upload, own state.
         server_update: the state before as `With`, the base's state after its own update, uploads as `With`, round ->
             the whole state after, metrics. Without it the own part stays as it is.
+        add_noise: own upload, key -> the own upload with noise.
         check_upload: own upload -> what no honest user sends, and whether it did.
         ahead: batch, local, step -> what `local_loss` finds in `step.ahead`.
         before: params, both memos as `With` (or the base's), batch, local -> sums over all of a user's data.
@@ -200,6 +202,12 @@ def wrap(
         found = base.check_upload(base_of(sent, on_the_wire)) if base.check_upload else {}
         return {**found, **check_upload(sent.own)} if check_upload is not None else found
 
+    def noisy(sent: Tree, key: Array) -> Tree:
+        theirs = base.add_noise(base_of(sent, on_the_wire), key) if base.add_noise else base_of(sent, on_the_wire)
+        if not on_the_wire:
+            return theirs
+        return With(theirs, add_noise(sent.own, key) if add_noise is not None else sent.own)
+
     def both_ahead(batch: Batch, local: Local, step: Step) -> Tree:
         mine = ahead(batch, outer(local), step) if ahead is not None else None
         theirs = base.ahead(batch, inner(local), step) if base.ahead is not None else None
@@ -241,6 +249,7 @@ def wrap(
         "local_gradient": gradient if base.local_gradient or local_gradient else None,
         "local_finish": finish,
         "server_update": update,
+        "add_noise": noisy if base.add_noise or add_noise else None,
         "check_upload": check if base.check_upload or check_upload else None,
         "ahead": both_ahead if base.ahead or ahead else None,
         "before": both_pass(base.before, before),

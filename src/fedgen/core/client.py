@@ -52,8 +52,10 @@ def train_client(
     `draw_batches`, where the shard's samples were moved elsewhere.
     """
     trained = _trained(algorithm, task, federation, broadcast, client, shard, round, user, seed, largest, draws)
+    key = stream(seed, "privacy", round, user) if noise is None else noise
+    if algorithm.add_noise is not None:
+        trained = trained._replace(upload=algorithm.add_noise(trained.upload, key))
     if is_private(federation):
-        key = stream(seed, "privacy", round, user) if noise is None else noise
         return trained._replace(upload=privatise(trained.upload, broadcast, federation, key))
     return trained
 

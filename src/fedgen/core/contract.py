@@ -253,6 +253,8 @@ class Algorithm(NamedTuple):
     optimizer: Callable[[Array], optax.GradientTransformation] | None = None
     before: Pass | None = None  # sums over all of the user's data, with the parameters before local training
     after: Pass | None = None  # likewise, with those after it
+    # U, key -> the upload with noise that the algorithm itself asks for; at a real site the key is a secret
+    add_noise: Callable[[Tree, Array], Tree] | None = None
     # U -> what no honest user sends, and whether it did: {reason: [] boolean}
     check_upload: Callable[[Tree], dict[str, Array]] | None = None
     # S after a round, the state that the server would predict with (that S, or the running mean of them: `ema`), round

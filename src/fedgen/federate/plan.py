@@ -30,6 +30,10 @@ class Plan:
         self.key = jax.random.key(config.seed)
         self.forms = jax.eval_shape(lambda hyper: wires(self.configure(hyper)[0], task, self._model_key), self.hyper)
 
+    def has_noise(self) -> bool:
+        """Whether sites add noise to what they send."""
+        return bool(self.config.dp_noise) or self.configure(self.hyper)[0].add_noise is not None
+
     def configure(self, hyper: Mapping[str, Any]) -> tuple[Algorithm, Federation]:
         """The algorithm with these values, which may be traced."""
         return build(ALGORITHMS[self.name], self.task, self._federation, {**self._fixed, **hyper})

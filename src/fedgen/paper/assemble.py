@@ -12,6 +12,7 @@ from fedgen.paper.results import FORMAT, FULL_TEST, Results, accuracy_axis
 from fedgen.paper.spec import Column, Experiment, Figure, Row
 from fedgen.runs.scores import mean_and_std, mean_interval, score_of
 
+_SLICES = "accuracy_authors_best5"
 FIGURE_POINTS = 40  # of a learning curve in the file; the cells have all
 METRICS = {
     "accuracy": "accuracy on the full test set, %, mean of the last 10 rounds"
@@ -39,6 +40,7 @@ def assemble(
     """
     got = {place: cells.get(identity(config)) for place, config in configs.items()}
     entries: dict[str, dict[str, Any]] = {}
+    sliced = _rows_by_slices(experiment, got)
     for row in experiment.rows:
         entries[row.name] = {}
         for column in experiment.columns:
@@ -48,7 +50,8 @@ def assemble(
                 error = failures.get(entry["id"])
                 entry |= {"status": "failed", "error": error} if error else {"status": "missing"}
             else:
-                entry |= _entry(experiment, row, column, cell, _against(experiment, row, column, got))
+                against = _against(experiment, row, column, got)
+                entry |= _entry(experiment, row, cell, against, by_slices=row.name in sliced)
                 entry["official_data"] = _is_official(cell)
                 if times is not None:
                     entry["time_ratio"] = _typical(times[column.name])
@@ -57,6 +60,7 @@ def assemble(
             entries[row.name][column.name] = entry
     present = [cell for cell in got.values() if cell is not None]
     scored_on = _scored_on(configs.values())
+    tested, older = _by_the_authors(experiment, sliced)
     return {
         "format": FORMAT,
         "experiment": experiment.name,
@@ -69,7 +73,8 @@ def assemble(
         "metric_label": METRICS[experiment.metric].replace(FULL_TEST, scored_on),
         "also": list(experiment.also),
         "baseline": experiment.baseline,
-        "notes": [*experiment.notes, *_notes(present)],
+        "notes": [*experiment.notes, *_notes(present), *older],
+        "authors_test_on": tested,
         "versions": sorted({cell["version"] for cell in present}),
         "devices": sorted({f"{cell['device']['kind']} ({cell['device']['platform']})" for cell in present}),
         "seeds": sorted({len(cell["results"]) for cell in present}),
@@ -90,7 +95,9 @@ def _scored_on(configs: Iterable[RunConfig]) -> str:
     return "held-out training images" if validation else FULL_TEST
 
 
-def _entry(experiment: Experiment, row: Row, column: Column, cell: Cell, against: Cell | None) -> dict[str, Any]:
+def _entry(
+    experiment: Experiment, row: Row, cell: Cell, against: Cell | None, *, by_slices: bool
+) -> dict[str, Any]:
     values = scores_of(cell, experiment.metric, row.target)
     entry: dict[str, Any] = {"status": "done", "metrics": {}}
     diverged = [r["seed"] for r in cell["results"] if r["diverged_at"]]
@@ -98,8 +105,11 @@ def _entry(experiment: Experiment, row: Row, column: Column, cell: Cell, against
         entry |= {"status": "diverged", "error": f"diverged with seed {', '.join(map(str, diverged))}"}
     entry |= _statistics(values)
     entry["reached"] = sum(value is not None for value in values.values())
+    results = cell["results"]
+    if not by_slices:
+        results = [{key: value for key, value in result.items() if key != _SLICES} for result in results]
     for metric in ("accuracy", "authors", "seen", "matching"):
-        entry["metrics"][metric] = _statistics({r["seed"]: score_of(r, metric) for r in cell["results"]})
+        entry["metrics"][metric] = _statistics({r["seed"]: score_of(r, metric) for r in results})
     first = cell["results"][0]
     entry["bytes_per_round"] = first["bytes_up"] + first["bytes_down"]
     if against is not None:
@@ -221,6 +231,27 @@ _OFFICIAL = {"mnist": (60_000, 10_000), "emnist": (124_800, 20_800)}
 
 def _is_official(cell: Cell) -> bool:
     return (cell["data"]["train"], cell["data"]["test"]) == _OFFICIAL.get(cell["config"]["dataset"])
+
+
+def _rows_by_slices(experiment: Experiment, got: Mapping[tuple[str, str], Cell | None]) -> set[str]:
+    """The rows of which every cell knows the slices that the authors test on; older cells know the labels alone."""
+    older = {
+        row
+        for (row, _), cell in got.items()
+        if cell is not None and any(_SLICES not in result for result in cell["results"])
+    }
+    there = {row for (row, _), cell in got.items() if cell is not None}
+    return there - older
+
+
+def _by_the_authors(experiment: Experiment, sliced: set[str]) -> tuple[str, list[str]]:
+    """What the authors' metric tests on, and a note where some rows differ."""
+    if not sliced:
+        return "labels", []
+    older = [row.label for row in experiment.rows if row.name not in sliced]
+    note = f"The authors' metric takes all test images of a user's labels in these rows: {'; '.join(older)}."
+    shown = experiment.metric == "accuracy" and "authors" in experiment.also
+    return "their slices of the labels", [note] if older and shown else []
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:

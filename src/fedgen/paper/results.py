@@ -16,7 +16,8 @@ from fedgen.version import __version__
 
 FORMAT = 1
 FULL_TEST = "the full test set"
-AUTHORS = "the authors' metric, %: labels a user trained on, mean of the five best rounds"
+# Of labels alone where a file says nothing else: it is from before the authors' slices were known.
+AUTHORS = "the authors' metric, %: {} a user trained on, mean of the five best rounds"
 _HEAD = {"title", "about", "preset", "quick", "overrides", "versions", "notes"}  # what every file has
 _PRESETS = ("paper", "reference", "tuned")
 

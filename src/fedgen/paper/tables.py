@@ -72,7 +72,7 @@ def _views(results: Results) -> list[Table]:
         about = "Accuracy on the full test set, %, mean of the last 10 rounds"
         add("Accuracy, %, full test set", about, lambda _, e: _number(e, _metric(e, "accuracy")))
     if metric == "accuracy" and "authors" in also:
-        about = _sentence(AUTHORS)
+        about = _sentence(AUTHORS.format(results.get("authors_test_on", "labels")))
         note = f"{about}. In colour where the data are the paper's."
         add("The authors' metric", about, _by_the_authors, note)
     if metric == "rounds":
