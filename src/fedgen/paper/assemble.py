@@ -95,9 +95,7 @@ def _scored_on(configs: Iterable[RunConfig]) -> str:
     return "held-out training images" if validation else FULL_TEST
 
 
-def _entry(
-    experiment: Experiment, row: Row, cell: Cell, against: Cell | None, *, by_slices: bool
-) -> dict[str, Any]:
+def _entry(experiment: Experiment, row: Row, cell: Cell, against: Cell | None, *, by_slices: bool) -> dict[str, Any]:
     values = scores_of(cell, experiment.metric, row.target)
     entry: dict[str, Any] = {"status": "done", "metrics": {}}
     diverged = [r["seed"] for r in cell["results"] if r["diverged_at"]]
