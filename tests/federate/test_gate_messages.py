@@ -15,8 +15,8 @@ from flwr.supercore.inflatable.inflatable_object import get_object_id
 from gate_traffic import Letter, asked, objects, pulled
 
 from fedgen.core.trees import named
-from fedgen.federate.bell import Bells
 from fedgen.federate.gate import messages as gate_messages
+from fedgen.federate.gate.bell import Bells
 from fedgen.federate.gate.connections import Connection, ConnectionPool, network_of
 from fedgen.federate.gate.http import Response
 from fedgen.federate.gate.messages import MessageQueue

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgen.federate import refusals
-from fedgen.federate.refusals import Refusal, RefusalReader, RefusalWriter
+from fedgen.federate.gate import refusals
+from fedgen.federate.gate.refusals import Refusal, RefusalReader, RefusalWriter
 
 
 def test_the_server_reads_each_refusal_once_and_in_order(tmp_path: Path) -> None:

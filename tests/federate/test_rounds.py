@@ -23,8 +23,8 @@ from fedgen.errors import FedgenError
 from fedgen.federate.apps import error_for_server
 from fedgen.federate.deploy.folders import Folders, write_server
 from fedgen.federate.deploy.keys import make_site_keys
+from fedgen.federate.gate.refusals import REFUSALS, Refusal, RefusalWriter
 from fedgen.federate.journal import Journal, read_journal
-from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
 from fedgen.federate.schema import ServerSettings, read_settings
 from fedgen.federate.server import exchange, replies
 from fedgen.federate.server.membership import Membership

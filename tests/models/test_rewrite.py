@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 from fedgen.core.contract import Model, Params
-from fedgen.models import choice
+from fedgen.models import autotune
 from fedgen.models.convolution import Window
 from fedgen.models.rewrite import Convolution, How, has_any, rewritten, rewritten_model
 
@@ -195,17 +195,17 @@ def _form(channels: int, groups: int = 1) -> Convolution:
 
 
 def test_the_rule_on_a_cpu() -> None:
-    assert choice.by_rule(_form(3)) == choice.by_rule(_form(64, groups=64)) == "patches"
-    assert choice.by_rule(_form(64)) == "xla"
+    assert autotune.by_rule(_form(3)) == autotune.by_rule(_form(64, groups=64)) == "patches"
+    assert autotune.by_rule(_form(64)) == "xla"
     many = _form(256)._replace(weight=(3, 3, 256, 256))
-    assert choice.by_rule(many) == "winograd"
-    assert choice.by_rule(many._replace(dtype="bfloat16")) == "xla"
+    assert autotune.by_rule(many) == "winograd"
+    assert autotune.by_rule(many._replace(dtype="bfloat16")) == "xla"
 
 
 def test_what_a_setting_says_is_done() -> None:
-    assert choice.chooser("patches", 1e12, 10, 4)(_form(64)) == "patches"
-    assert choice.chooser("xla", 1e12, 10, 4)(_form(3)) == "xla"
-    assert choice.chooser("auto", 1, 10, 4)(_form(64)) == "xla"
+    assert autotune.chooser("patches", 1e12, 10, 4)(_form(64)) == "patches"
+    assert autotune.chooser("xla", 1e12, 10, 4)(_form(3)) == "xla"
+    assert autotune.chooser("auto", 1, 10, 4)(_form(64)) == "xla"
 
 
 def test_a_long_run_measures_once_and_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +216,8 @@ def test_a_long_run_measures_once_and_remembers(tmp_path: Path, monkeypatch: pyt
         asked.append(form)
         return usual != "patches"
 
-    monkeypatch.setattr(choice, "_patches_are_faster", faster)
-    choose = choice.chooser("auto", 1e12, 10, 4)
+    monkeypatch.setattr(autotune, "_patches_are_faster", faster)
+    choose = autotune.chooser("auto", 1e12, 10, 4)
     other = _form(64)._replace(x=(64, 8, 8, 2))
     assert choose(other) == "xla", "a batch of another size is not what is trained"
     assert not asked
@@ -234,7 +234,7 @@ def test_a_long_run_measures_once_and_remembers(tmp_path: Path, monkeypatch: pyt
 def test_the_measurement_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two ways of which one is made a hundred times slower, the other is chosen; what fails leaves the rule."""
     form = _form(4)
-    usual = choice.convolve
+    usual = autotune.convolve
 
     def slower(x: jax.Array, weight: jax.Array, window: Window) -> jax.Array:
         again = lax.scan(
@@ -245,8 +245,8 @@ def test_the_measurement_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(x: jax.Array, weight: jax.Array, window: Window) -> jax.Array:
         raise MemoryError
 
-    monkeypatch.setattr(choice, "convolve", slower)
-    assert not choice._patches_are_faster(form, "patches", 1)
-    monkeypatch.setattr(choice, "convolve", failing)
-    assert choice._patches_are_faster(form, "patches", 1)
-    assert not choice._patches_are_faster(form, "xla", 1)
+    monkeypatch.setattr(autotune, "convolve", slower)
+    assert not autotune._patches_are_faster(form, "patches", 1)
+    monkeypatch.setattr(autotune, "convolve", failing)
+    assert autotune._patches_are_faster(form, "patches", 1)
+    assert not autotune._patches_are_faster(form, "xla", 1)

@@ -17,7 +17,7 @@ from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
 from fedgen.models.adapt import as_model
-from fedgen.models.choice import chooser
+from fedgen.models.autotune import chooser
 from fedgen.models.network import is_pixels
 from fedgen.models.precision import at_precision
 from fedgen.models.rewrite import rewritten_model

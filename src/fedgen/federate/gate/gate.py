@@ -24,7 +24,6 @@ import httpx
 from google.protobuf.message import DecodeError
 
 from fedgen.errors import FedgenError
-from fedgen.federate.bell import Bells
 from fedgen.federate.deploy.keys import key_files, public_keys
 from fedgen.federate.flower import (
     CONTROL_LIST_NODES,
@@ -50,10 +49,12 @@ from fedgen.federate.flower import (
 )
 from fedgen.federate.gate import connections as gate_connections
 from fedgen.federate.gate import http as gate_http
+from fedgen.federate.gate.bell import Bells
 from fedgen.federate.gate.connections import Connection, ConnectionPool
 from fedgen.federate.gate.http import HttpConnection, Response
 from fedgen.federate.gate.messages import Incoming, MessageQueue, ServerMessage, message_queues
 from fedgen.federate.gate.objects_sent import SentObjects
+from fedgen.federate.gate.refusals import REFUSALS, Refusal, RefusalWriter
 from fedgen.federate.gate.rules import (
     ACTIVATE,
     CONFIRM,
@@ -70,7 +71,6 @@ from fedgen.federate.gate.rules import (
     Rules,
 )
 from fedgen.federate.journal import GATE_JOURNAL, Journal
-from fedgen.federate.refusals import REFUSALS, Refusal, RefusalWriter
 
 _RUN_ENDED = 403  # SuperLink's response where a run is not running
 _TIDY = 300.0  # seconds

@@ -10,10 +10,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
-from fedgen.federate.bell import Bells
 from fedgen.federate.flower import ObjectPullError
+from fedgen.federate.gate.bell import Bells
+from fedgen.federate.gate.refusals import RefusalReader
 from fedgen.federate.journal import Journal
-from fedgen.federate.refusals import RefusalReader
 from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.replies import AT_ONCE, Replies, SendError, send

@@ -28,12 +28,12 @@ from fedgen.core.trees import all_finite, named, stack
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
-from fedgen.federate.bell import Bells
 from fedgen.federate.evaluate import Tester
+from fedgen.federate.gate.bell import Bells
 from fedgen.federate.gate.messages import RECORDS
+from fedgen.federate.gate.refusals import REFUSALS, RefusalReader
 from fedgen.federate.journal import Journal
 from fedgen.federate.plan import Plan
-from fedgen.federate.refusals import REFUSALS, RefusalReader
 from fedgen.federate.schema import ServerSettings, read_settings
 from fedgen.federate.server.checks import besides_arrays, checked_score, checked_update, largest_update
 from fedgen.federate.server.exchange import Exchange

@@ -13,7 +13,7 @@ from fedgen.federate.deploy.superlink import SuperLink
 from fedgen.federate.flower import HEARTBEAT_PATIENCE, NodeInfo, NodeStatus
 from fedgen.federate.journal import GATE_JOURNAL
 from fedgen.federate.schema import ServerSettings, read_settings
-from fedgen.federate.tail import Tail
+from fedgen.federate.server.tail import Tail
 
 _SCORES = ("accuracy", "accuracy_users", "accuracy_seen_labels", "accuracy_matching")
 
