@@ -4,7 +4,8 @@
 
 prints tables of accuracies, and with `--folder` draws attacks.svg there (see docs/attacks.md). What is in FILE already
 is not computed again. Attackers change what they upload, knowing what all others send. Those of `label flip` also train
-on wrong labels. A GPU computes all attacks, seeds and values of alpha at once.
+on wrong labels, as do those of `wrong labels`, who send what comes out. A GPU computes all attacks, seeds and values of
+alpha at once.
 """
 
 import argparse
@@ -117,12 +118,14 @@ ATTACKS: dict[str, Callable[[Any, Known], Any]] = {
     # Within all rules of the server, which it knows: what cannot go against the mean goes elsewhere
     "within the rules, half": _half,
     "within the rules, predictor": _layer,
+    # Keeps to every rule: trains as all do, on wrong labels
+    "wrong labels": lambda mine, others: mine,
     # No attack: the mean is as if the user were not there, which is what its data is worth to the others
     "absent": lambda mine, others: others.mean,
 }
 NAMES = list(ATTACKS)
-LABEL_FLIP, LATE, COUNTS = (NAMES.index(name) for name in ("label flip × 10", "one late shot", "lying counts"))
-ABSENT = NAMES.index("absent")
+LATE, COUNTS, ABSENT = (NAMES.index(name) for name in ("one late shot", "lying counts", "absent"))
+ON_WRONG_LABELS = {NAMES.index(name) for name in ("label flip × 10", "wrong labels")}
 
 
 def lying(counts: jax.Array) -> jax.Array:
@@ -233,7 +236,7 @@ class Federations:
     def _input(self, case: Case) -> Inputs:
         inputs = self.setups[case.alpha].inputs(self.name, [case.seed])
         how = {"attack": jnp.full(1, float(case.attack)), "attackers": jnp.full(1, float(case.attackers))}
-        wrong = case.attackers if case.attack == LABEL_FLIP else 0
+        wrong = case.attackers if case.attack in ON_WRONG_LABELS else 0
         rows, size = np.asarray(inputs.rows[0]), np.asarray(inputs.size[0])
         held = holding_wrong_labels(rows, size, self.samples, wrong)
         return inputs._replace(hyper={**inputs.hyper, **how}, rows=jnp.asarray(held)[None])

@@ -143,7 +143,7 @@ class LightSite(threading.Thread):
         with _MAKING:
             TaskIdentity.task_id, TaskIdentity.run_id = 1, question.metadata.run_id
             TaskIdentity.node_id = node.node_id
-            what = Error(1, "the site failed, as it was told") if failed else self._answer(question)
+            what = Error(1, "the site failed, as it was set to") if failed else self._answer(question)
             reply = Message(what, reply_to=question)  # type: ignore[arg-type]
             reply.metadata.__dict__["_message_id"] = reply.object_id
             parts = {part: one.deflate() for part, one in get_all_nested_objects(reply).items()}

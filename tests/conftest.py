@@ -26,7 +26,7 @@ FLAGS = os.environ.get("XLA_FLAGS", "").replace(f"--{'='.join(PLAIN)}", "").stri
 
 
 def compile_plainly() -> None:
-    """Let JAX compile quickly where it is told not to optimise much, here and in processes that tests start."""
+    """Let JAX compile quickly where it is set not to optimise much, here and in processes that tests start."""
     compiler: Any = import_module("jax._src.compiler")
     usual = compiler.get_compile_options
 

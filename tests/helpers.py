@@ -90,7 +90,7 @@ def built(name: str, **settings: Any) -> tuple[Setup, Algorithm]:
 
 
 def local_of(task: Task, received: Any = None, client: Any = None, *, round: int = 1, samples: int = 1) -> Local:
-    """What a user has at hand who was told this and kept that."""
+    """What a user has at hand who received this and kept that."""
     return untrained(received, client, task)._replace(round=jnp.int32(round), samples=jnp.int32(samples))
 
 

@@ -94,7 +94,7 @@ def test_search_finds_what_is_asked_for_without_a_network(site: Path, browser: A
     page.goto((site / "index.html").as_uri())
     page.get_by_placeholder("Search").click()
     page.get_by_placeholder("Search").press_sequentially("control variates")
-    page.wait_for_selector(".md-search-result__item a", timeout=60_000)
+    page.wait_for_selector(".md-search-result__item a", timeout=600_000)
     found = page.locator(".md-search-result__item a").evaluate_all("links => links.map(link => link.href)")
     assert any("scaffold.html" in link or "own_algorithm.html" in link for link in found), found
     assert complaints == []

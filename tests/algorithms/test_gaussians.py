@@ -168,6 +168,25 @@ def test_what_no_honest_user_sends() -> None:
         assert any(map(bool, check_sums(negative, 0).values())) == (place in diagonal)
 
 
+def test_noise_hides_no_more_than_it_must() -> None:
+    """Honest sums with noise are never refused, and what is far beyond the noise always is."""
+    reach, noise = 2.0, 3.0
+    honest = packed(sums_of(within(jnp.asarray(Z), reach), jax.nn.one_hot(LABELS, 4)))
+    check = jax.jit(lambda sums: check_sums(sums, 90, reach, noise))
+    drawn = jax.vmap(lambda key: with_noise(honest, key, reach, noise))(jax.random.split(KEY, 20_000))
+    assert not any(np.any(wrong) for wrong in jax.vmap(check)(drawn).values())
+    sent = jax.tree.map(lambda a: a[0], drawn)
+    for forged in (
+        sent._replace(counts=sent.counts.at[0].set(-50.0)),
+        sent._replace(counts=sent.counts + 50.0),
+        sent._replace(first=sent.first.at[1].set(1e3)),
+        sent._replace(second=sent.second.at[1].set(1e4)),
+        sent._replace(second=sent.second.at[1].set(-1e4)),
+        jax.tree.map(lambda a: -1000 * a, sent),
+    ):
+        assert any(map(bool, check(forged).values()))
+
+
 def test_only_the_triangle_travels() -> None:
     algorithm, _ = build(ALGORITHMS["fedmoments"], TASK, Federation(users=3), {})
     own = shapes(algorithm, TASK).upload.own
@@ -426,7 +445,18 @@ def test_class_moments_over_all_of_a_users_data(collect: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.optimised
-def test_without_its_terms_it_is_fedavg_to_the_bit() -> None:
-    off = {"w": 0.0, "lam": 0.0, "dyn": 0.0, "refit_steps": 0}
+@pytest.mark.parametrize(("control", "name"), [(False, "fedavg"), (True, "scaffold")])
+def test_without_its_terms_it_is_what_it_is_built_on_to_the_bit(control: bool, name: str) -> None:
+    off = {"w": 0.0, "lam": 0.0, "dyn": 0.0, "refit_steps": 0, "control": control}
     moments = play(small_setup("fedmoments", **{f"fedmoments__{key}": value for key, value in off.items()}), 2)
-    assert same_bits(moments.server.base, play(small_setup("fedavg"), 2).server)
+    assert same_bits(moments.server.base, play(small_setup(name), 2).server)
+
+
+def test_control_variates_take_the_place_of_feddyns_correction() -> None:
+    """Of three rounds the first has neither; a weight of FedDyn changes nothing then."""
+    found = [
+        play(small_setup("fedmoments", fedmoments__control=control, fedmoments__dyn=dyn), 3).server
+        for control, dyn in ((True, 0.1), (True, 0.5), (False, 0.5))
+    ]
+    assert same_bits(found[0], found[1])
+    assert not np.allclose(*(jax.tree.leaves(innermost(one).params)[0] for one in found[1:]), atol=1e-4)

@@ -24,7 +24,7 @@ def _built(name: str, **settings: Any) -> tuple[Setup, Algorithm]:
 
 
 def _poisoned(params: Tree) -> Tree:
-    """Ten users' models, alike but for a little noise; the first two are the model turned around."""
+    """Ten users' models, alike but for a little noise; the first two are the model negated."""
 
     def of(number: int, a: jax.Array) -> jax.Array:
         noise = 0.01 * jax.random.normal(jax.random.fold_in(KEY, number), (USERS, *a.shape))

@@ -67,7 +67,7 @@ def test_one_of_ten_costs_at_most_three_points(algorithm: str, names: list[str],
     attacker, honest_shard = grid.sites[ATTACKER], grid.sites[ATTACKER]._shard
     for number, name in enumerate(names):
         flipped = honest_shard._replace(y=setup.task.classes - 1 - honest_shard.y)
-        attacker._shard = flipped if name.startswith("label flip") else honest_shard
+        attacker._shard = flipped if attacks.NAMES.index(name) in attacks.ON_WRONG_LABELS else honest_shard
         grid.tamper = Attacker(name, first.plan)
         journal = Journal(tmp_path / f"log{number}.jsonl")
         server = Server(tmp_path / "fedgen-federation", tmp_path / "server", f"run{number}", grid, journal)

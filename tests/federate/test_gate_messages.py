@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,13 +17,14 @@ from gate_traffic import Letter, asked, objects, pulled
 
 from fedgen.core.trees import named
 from fedgen.federate.gate import messages as gate_messages
-from fedgen.federate.gate.bell import Bells
+from fedgen.federate.gate import sent_marks
 from fedgen.federate.gate.connections import Connection, ConnectionPool, network_of
 from fedgen.federate.gate.http import Response
 from fedgen.federate.gate.messages import MessageQueue
 from fedgen.federate.gate.objects import InvalidObjectError, examine_object, inflated_size
 from fedgen.federate.gate.objects_sent import SentObjects
 from fedgen.federate.gate.rules import RequestRefusedError
+from fedgen.federate.gate.sent_marks import SentMarks
 from fedgen.federate.journal import Journal
 from fedgen.federate.server.checks import besides_arrays
 
@@ -302,15 +304,19 @@ def test_an_object_for_all_sites_is_fetched_once() -> None:
     assert asked_for == ["a", "later", "later", "b", "a"]
 
 
-def test_an_idle_site_asks_superlink_only_when_there_is_something(tmp_path: Path) -> None:
-    bells = Bells(tmp_path)
-    assert bells.has_rung_since("north", time.time()), "a server app that rings nothing: SuperLink is always asked"
-    bells.ring("north")
-    assert bells.has_rung_since("north", time.time() - 1)
-    os.utime(tmp_path / "sent/north", (time.time() - 10,) * 2)
-    assert not bells.has_rung_since("north", time.time() - 5)
-    assert bells.has_rung_since("south", time.time() - 5)
-    assert bells.has_rung_since("north", time.time() - 60), "and now and then anyway"
+def test_an_idle_site_asks_superlink_only_when_there_is_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    monkeypatch.setattr(sent_marks, "time", mock.Mock(time=lambda: now))
+    marks = SentMarks(tmp_path)
+    assert marks.marked_since("north", now), "a server app that writes no marks: SuperLink is always asked"
+    marks.mark("north")
+    assert marks.marked_since("north", now - 1)
+    os.utime(tmp_path / "sent/north", (now - 10,) * 2)
+    assert not marks.marked_since("north", now - 5)
+    assert marks.marked_since("south", now - 5)
+    assert marks.marked_since("north", now - 60), "and now and then anyway"
 
 
 def test_a_site_collects_one_answer_at_a_time(queue: MessageQueue) -> None:

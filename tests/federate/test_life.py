@@ -173,12 +173,12 @@ def test_superlink_is_told_of_exactly_these_keys(root: Path, fedgen: Any, monkey
         NodeInfo(node_id=2, name="south", public_key=keys["south"]),
         NodeInfo(node_id=3, name="somebody else", public_key=b"?"),
     ]
-    told: list[Any] = []
+    calls: list[Any] = []
     monkeypatch.setattr(superlink.SuperLink, "nodes", lambda self: nodes)
-    monkeypatch.setattr(superlink.SuperLink, "register", lambda self, name, key: told.append((name, key)))
-    monkeypatch.setattr(superlink.SuperLink, "unregister", lambda self, node: told.append(node))
+    monkeypatch.setattr(superlink.SuperLink, "register", lambda self, name, key: calls.append((name, key)))
+    monkeypatch.setattr(superlink.SuperLink, "unregister", lambda self, node: calls.append(node))
     assert fedgen("register", root)[0] == 0
-    assert told == [1, ("north", keys["north"])]
+    assert calls == [1, ("north", keys["north"])]
 
 
 def test_only_what_is_asked_for_is_changed_in_a_file(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_status_tells_the_story_of_the_journals(root: Path, fedgen: Any, monkeyp
     code, said = fedgen("status", root)
     assert code == 0
     assert "run run: running, fedavg, round 1 of 9, 2.5 s a round, accuracy_users 61.50 % after round 1" in said
-    assert "turned away 1 requests" in said
+    assert "refused 1 requests" in said
     assert "\x1b[2J" not in said
     assert "evil ?[2J [red]text" in said, "as it is, and not as an instruction"
     code, said = fedgen("status", root, "--json")

@@ -40,9 +40,9 @@ def test_sites_come_and_go_and_get_other_keys_while_a_run_goes_on(tmp_path: Path
         shutil.copy(folders.site("site-0") / "data.npz", new)
         assert register_keys(folders.server) == ["SuperLink knows the key of site-3"]
         time.sleep(gate._KEYS_EVERY)  # which the gate may take to look
-        told = {finding.what: finding for finding in examine(new)}
-        assert not [finding for finding in told.values() if finding.state != "ok"]
-        assert told["key at the server"].text == "the gate knows it and lets this site in"
+        findings = {finding.what: finding for finding in examine(new)}
+        assert not [finding for finding in findings.values() if finding.state != "ok"]
+        assert findings["key at the server"].text == "the gate knows it and lets this site in"
         processes.start_site("site-3")
         remove_site(folders, "site-1")
         assert register_keys(folders.server) == ["SuperLink no longer knows the old key of site-1"]

@@ -80,7 +80,7 @@ def test_resume_after_kills_of_server_and_superlink_with_strangers_at_the_door(t
     assert_no_secrets(folders)
 
 
-# The federation's own model, which waits while it is told to.
+# The federation's own model, which waits while a file says so.
 EXTRACTOR = """
 import time
 from pathlib import Path

@@ -34,7 +34,14 @@ def _of_their_own(one: Experiment, configs: Mapping[tuple[str, str], RunConfig])
     again = {
         row.name: set(row.in_column) for i, row in enumerate(one.rows) if row.in_column and row.settings in settings[:i]
     }
-    return [config for (row, column), config in configs.items() if row not in again or column in again[row]]
+    own, others = [], set()
+    for (row, column), config in configs.items():
+        if row in again and column not in again[row]:
+            others.add(identity(config))
+        else:
+            own.append(config)
+    assert others <= set(map(identity, own))
+    return own
 
 
 @pytest.mark.parametrize("name", sorted(experiments()))
@@ -92,12 +99,12 @@ def test_the_ablation_leads_from_one_preset_to_the_other() -> None:
     for column, other in (("paper", "reference"), ("reference", "paper")):
         switches = {k: v for row in ablation.rows for k, v in row.in_column.get(column, {}).items()}
         common = {"algorithms": ["fedgen"], "score": "accuracy"}
-        turned = resolve({"preset": column, **common, **switches})
+        switched = resolve({"preset": column, **common, **switches})
         goal = resolve({"preset": other, **common})
         # With T = 20 local steps, stopping after 20 is no switch.
-        for config in (turned, goal):
+        for config in (switched, goal):
             config.options["fedgen"].pop("stop_after", None)
-        assert turned.model_copy(update={"preset": other}) == goal
+        assert switched.model_copy(update={"preset": other}) == goal
 
 
 @pytest.mark.parametrize(

@@ -249,8 +249,8 @@ def test_a_reproduction_has_views_of_its_table_and_published_points(browser: Any
     opened.page.keyboard.press("ArrowLeft")
     assert "accuracy, labels a user trained on, %" in curves.locator("svg[role=img] text").all_text_contents()
     assert "MNIST, α = 0.1" in curves.locator(".choice").text_content()
-    told = curves.locator("tr[data-tip='FedAvg'] strong").inner_text()
-    assert float(told) == pytest.approx(sum(last) / len(last), abs=0.0051)
+    shown = curves.locator("tr[data-tip='FedAvg'] strong").inner_text()
+    assert float(shown) == pytest.approx(sum(last) / len(last), abs=0.0051)
     assert opened.complaints == []
     opened.context.close()
 
@@ -297,6 +297,6 @@ def test_axe_finds_nothing_serious_on_the_report(browser: Any, html: Path, size:
     page.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     page.legend("fedprox").click()  # a curve that is hidden
     page.page.mouse.move(0, 0)
-    page.page.wait_for_timeout(300)  # what fades has faded
+    page.page.evaluate("Promise.all(document.getAnimations().map(one => one.finished))")  # what fades has faded
     assert serious_findings(page.page) == []
     page.context.close()

@@ -1,4 +1,4 @@
-"""One process writes into a run's folder; another is told which, and may when that one has died."""
+"""One process writes into a run's folder; another gets an error that names it, and may when that one has died."""
 
 import json
 import os

@@ -180,7 +180,7 @@ def test_an_interrupted_and_resumed_run_is_tracked_whole(tmp_path: Path, name: s
 
 
 def test_what_was_written_after_the_checkpoint_no_longer_counts(tmp_path: Path) -> None:
-    """A process was killed after round 3 was told; the next one begins again at round 2."""
+    """A process was killed after round 3 was reported; the next one begins again at round 2."""
     record = {"algorithm": "fedavg", "seed": 0, "accuracy_users": None}
     with tracker("tensorboard", tmp_path, _config()) as first:
         for round in (1, 2, 3):

@@ -5,17 +5,18 @@ makes mean mu_y and covariance Sigma_y of them and broadcasts these. A user mini
 
     CE + w * CE(h(z'), y') + lam * |z - mu_y|^2 / (d * mean variance)
 
-with y' uniform over the known labels and z' ~ N(mu_y', Sigma_y'), and FedDyn's correction of weight `dyn`. The server
-predicts with its model (or a running mean, `ema`) after fitting the predictor again on such z'; users never get that.
+with y' uniform over the known labels and z' ~ N(mu_y', Sigma_y'), corrected as in FedDyn (of weight `dyn`) or, with
+`control`, as in SCAFFOLD. The server predicts with its model (or a running mean, `ema`) after fitting the predictor
+again on such z'; users never get that.
 """
 
-import jax
 import jax.numpy as jnp
 
 from fedgen.algorithms import gaussians as moments
 from fedgen.algorithms.class_means import of_known
 from fedgen.algorithms.feddyn import feddyn
 from fedgen.algorithms.gaussians import Gaussians
+from fedgen.algorithms.scaffold import scaffold
 from fedgen.algorithms.wrap import With, with_predictor, wrap
 from fedgen.core import contract as fl
 from fedgen.core.losses import cross_entropy
@@ -29,6 +30,7 @@ def fedmoments(
     w: fl.Scalar = 0.1,
     lam: fl.Scalar = 0.03,
     dyn: fl.Scalar = 0.1,
+    control: bool = False,
     memory: fl.Scalar = 0.5,
     virtual: fl.Count = 32,
     collect: moments.Collect = "training",
@@ -38,7 +40,7 @@ def fedmoments(
     refit_batch: fl.Count = 256,
     refit_lr: fl.Scalar = 1e-3,
 ) -> fl.Algorithm:
-    """FedDyn, and Gaussians of each label's features, learned from sums alone, that all users train against."""
+    """FedDyn or SCAFFOLD, and Gaussians of each label's features, learned from sums, that all users train against."""
     model, classes = task.model, task.classes
 
     def ahead(batch: fl.Batch, local: fl.Local, step: fl.Step) -> tuple[fl.Array, fl.Array]:
@@ -55,9 +57,7 @@ def fedmoments(
         if not is_off(lam):
             distance = jnp.mean((loss.z - labels @ received.mean) ** 2, axis=-1) / received.spread
             value = value + lam * of_known(distance, batch, labels, received.known)
-        if collect == "training":
-            seen = moments.sums_of(moments.within(jax.lax.stop_gradient(loss.z), reach), labels)
-            loss = loss._replace(memo=jax.tree.map(jnp.add, loss.memo, seen))
+        loss = moments.added_up(loss, labels, reach) if collect == "training" else loss
         return loss._replace(value=value)
 
     def server_update(server: With, average: fl.Tree, uploads: With, round: fl.Round) -> tuple[With, fl.Metrics]:
@@ -69,7 +69,7 @@ def fedmoments(
         return with_predictor(shown, lambda predictor: moments.refit(model, predictor, *how))
 
     return wrap(
-        feddyn(task, federation, mu=dyn),
+        scaffold(task, federation) if control else feddyn(task, federation, mu=dyn),
         server_init=lambda key: moments.moments_of(moments.packed(moments.no_sums(classes, task.latent_size()))),
         broadcast=lambda own, round: own.gaussians,
         ahead=None if is_off(w) else ahead,

@@ -19,6 +19,7 @@ from fedgen.core.trees import is_off
 from fedgen.errors import FedgenError
 from fedgen.models.generator import draw_labels
 
+SIGMAS = 7  # standard deviations of noise that no honest user exceeds
 RIDGE = 1e-3  # added to the variance of each latent number
 
 Collect = Literal["training", "before", "after"]  # which features are summed: see `docs/algorithms/fedmoments.md`
@@ -73,6 +74,12 @@ def within(z: fl.Array, reach: fl.Scalar) -> fl.Array:
     return z * jnp.minimum(1.0, reach / jnp.maximum(length, 1e-12))
 
 
+def added_up(loss: fl.Loss, labels: fl.Array, reach: fl.Scalar) -> fl.Loss:
+    """The loss of a step with the sums of its features added to the memo, which are those of the steps before."""
+    seen = sums_of(within(jax.lax.stop_gradient(loss.z), reach), labels)
+    return loss._replace(memo=jax.tree.map(jnp.add, loss.memo, seen))
+
+
 def with_noise(sums: Sums, key: fl.Array, reach: fl.Scalar, noise: fl.Scalar) -> Sums:
     """Packed sums with Gaussian noise of `noise` times the most that one sample adds: 1, `reach` and its square."""
     deviation = Sums(noise, noise * reach, noise * reach**2)
@@ -110,8 +117,8 @@ def remembered(before: Sums, uploads: Sums, memory: fl.Scalar, federation: fl.Fe
 
 def fair_sums(uploads: Sums, federation: fl.Federation) -> Sums:
     """Packed sums [user, ...] of which no user's count more, and no label's features are longer, than `max_update`."""
-    has = uploads.counts > 0  # [user, label]
-    lengths = jnp.sqrt(_squares(uploads) / jnp.where(has, uploads.counts, 1.0))  # root mean square
+    has = uploads.counts > 0.5  # [user, label]; noise may give a label that a user does not have a small count
+    lengths = jnp.sqrt(jnp.maximum(_squares(uploads), 0.0) / jnp.where(has, uploads.counts, 1.0))  # root mean square
     shorter, less = fair(lengths, federation, has), fair(jnp.sum(uploads.counts, axis=1), federation)[:, None]
     return Sums(
         uploads.counts * less,
@@ -204,17 +211,25 @@ def refit(
     return descend(loss, predictor, (), optimizer, optimizer.init(predictor), draws).params
 
 
-def check_sums(sums: Sums, drawn: int) -> dict[str, fl.Array]:
+def check_sums(sums: Sums, drawn: int, reach: fl.Scalar = 0.0, noise: fl.Scalar = 0.0) -> dict[str, fl.Array]:
     """What no honest user uploads; `drawn` is the number of its samples, or 0 where only the user knows it."""
-    # |sum of n vectors|^2 <= n * sum of their squares, but for rounding
-    most = 1.01 * sums.counts * _squares(sums) + 1e-6
+    slack: fl.Scalar = 0.0 if is_off(noise) else SIGMAS * noise
+    classes, latent = sums.first.shape
+    if is_off(noise):
+        # |sum of n vectors|^2 <= n * sum of their squares, but for rounding
+        most = 1.01 * sums.counts * _squares(sums) + 1e-6
+    else:  # n vectors no longer than `reach`, and as many more as the noise may hide
+        most = (reach * (jnp.maximum(sums.counts + slack, 0.0) + slack * np.sqrt(latent))) ** 2
     wrong = {
-        "it has counted a label less than no times": jnp.min(sums.counts) < 0,
-        "it has a sum of squares that is negative": jnp.min(sums.second[:, _diagonal(sums)]) < 0,
+        "it has counted a label less than no times": jnp.min(sums.counts) < -slack,
+        "it has a sum of squares that is negative": jnp.min(sums.second[:, _diagonal(sums)]) < -slack * reach**2,
         "its sums are longer than their squares allow": jnp.any(jnp.sum(sums.first**2, axis=-1) > most),
     }
     if drawn:
-        wrong[f"its label counts are not those of {drawn} draws"] = jnp.abs(jnp.sum(sums.counts) - drawn) > 0.5
+        off = jnp.abs(jnp.sum(sums.counts) - drawn)
+        wrong[f"its label counts are not those of {drawn} draws"] = off > 0.5 + slack * np.sqrt(classes)
+    if not is_off(noise):
+        wrong["its squares are more than its counts allow"] = jnp.any(_squares(sums) > reach * jnp.sqrt(most))
     return wrong
 
 
@@ -234,7 +249,7 @@ def collecting(
         "local_start": (lambda local: no_sums(task.classes, task.latent_size())) if in_training else None,
         "local_finish": local_finish,
         "add_noise": None if is_off(noise) else lambda own, key: with_noise(own, key, reach, noise),
-        "check_upload": (lambda sent: check_sums(sent, drawn)) if is_off(noise) else None,  # noise may make sums odd
+        "check_upload": lambda sent: check_sums(sent, drawn, reach, noise),
         "before": _summing(task, reach) if collect == "before" else None,
         "after": _summing(task, reach) if collect == "after" else None,
     }

@@ -24,6 +24,7 @@ from fedgen.core.contract import (
     Step,
     Tree,
 )
+from fedgen.core.streams import stream
 from fedgen.errors import FedgenError
 
 _NO_NEEDS = Needs()
@@ -203,7 +204,9 @@ def wrap(
         return {**found, **check_upload(sent.own)} if check_upload is not None else found
 
     def noisy(sent: Tree, key: Array) -> Tree:
-        theirs = base.add_noise(base_of(sent, on_the_wire), key) if base.add_noise else base_of(sent, on_the_wire)
+        theirs = base_of(sent, on_the_wire)
+        if base.add_noise is not None:
+            theirs, key = base.add_noise(theirs, key), stream(key, "of the wrapper")  # never the same draws twice
         if not on_the_wire:
             return theirs
         return With(theirs, add_noise(sent.own, key) if add_noise is not None else sent.own)

@@ -21,7 +21,7 @@ from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import choices, takes_settings
 from fedgen.config import checked, parse_setting, resolve
 from fedgen.errors import FedgenError
-from fedgen.federate.schema import ServerSettings, TaskSettings
+from fedgen.federate.schema import SIMULATION_ONLY, ServerSettings, TaskSettings
 from fedgen.registry import is_address
 
 app = typer.Typer(
@@ -62,6 +62,7 @@ def demo(
     flower_is_installed()
     from fedgen.demo.demo import RUN, demonstrate
     from fedgen.federate.deploy.folders import new_folder
+    from fedgen.federate.plan import Plan
     from fedgen.full_report import write_report
     from fedgen.report.figures import learning_curves
     from fedgen.runs.division import load_dataset
@@ -83,8 +84,9 @@ def demo(
         sites=names, min_sites=min(min_sites, config.active), round_timeout=round_timeout, strikes=strikes
     )
     display = _Display(names, config.rounds)
-    if config.dp_noise:
-        console.print("With differential privacy the sites' noise is their secret: the simulator draws other noise.")
+    noisy = Plan(config, setup.task).has_noise
+    if noisy:
+        console.print("The noise that sites add is their secret: the simulator draws other noise.")
     try:
         with display:
             found = demonstrate(place, setup, data, server, tls=tls, say=display.on_event)
@@ -105,20 +107,13 @@ def demo(
     write_report([run], run / "report.html")
     learning_curves(RunFolder(run).summary(), run)
     console.print(f"Run folder: {run} (report.html, summary.json, metrics.jsonl, curves.png)", soft_wrap=True)
-    if early > AGREEMENT and not display.trouble and not config.dp_noise:
+    if early > AGREEMENT and not display.trouble and not noisy:
         raise typer.Exit(1)
-
-
-# Not of a federation of real sites: they have their data, and are tested on what they and the server have.
-_OF_A_SIMULATION = (
-    "users", "seeds", "dataset", "data_dir", "label", "user", "channels", "max_value", "user_file", "partition", "partition_file", "alpha", "train_fraction",
-    "class_limit", "proxy_limit", "evaluate_on", "validation", "score_users", "patience", "keep_best",
-)  # fmt: skip
 
 
 @app.command()
 @takes_settings(
-    without=_OF_A_SIMULATION,
+    without=("users", "dataset", *SIMULATION_ONLY),  # sites have their data, and are tested on what they have
     defaults={"algorithms": ["fedgen"], "preset": "tuned", "rounds": 100},
     said={"active": "all sites"},
     lists=("lr_milestones", "augment"),

@@ -228,7 +228,7 @@ def _picture(found: Any) -> Group:
     if found.superlink:
         lines.append(f"{found.superlink} (server/superlink.sh starts it)")
     if found.turned_away:
-        lines.append(f"the gate turned away {found.turned_away:,} requests of unknown senders (server/gate.jsonl)")
+        lines.append(f"the gate refused {found.turned_away:,} requests of unknown senders (server/gate.jsonl)")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column, side in _COLUMNS:
         table.add_column(column, justify=side)  # type: ignore[arg-type]

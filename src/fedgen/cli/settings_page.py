@@ -14,6 +14,8 @@ from fedgen.data.sources import DATASETS, loader_of
 from fedgen.models import MODELS
 from fedgen.presets import PRESETS
 from fedgen.registry import Registry, summary_of
+from fedgen.report.markdown import markdown
+from fedgen.report.table import Column, Table, Text
 
 _HEAD = """\
 # Settings
@@ -113,8 +115,8 @@ def _value(default: Any) -> str:
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+    cells = [[Text(cell.replace("|", "\\|")) for cell in row] for row in rows]
+    return "\n".join(markdown(Table([Column(title) for title in head], cells))) + "\n"
 
 
 if __name__ == "__main__":

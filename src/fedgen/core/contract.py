@@ -71,9 +71,9 @@ class Task(NamedTuple):
     """What is to be learned: the model, and the form of the data it sees."""
 
     model: Model
-    classes: int
+    classes: int  # how many labels there are: 0 to this minus one
     sample: jax.ShapeDtypeStruct  # one sample, as stored
-    prepare: Callable[[Array], Array]  # stored samples -> what the model takes
+    prepare: Callable[[Array], Array]  # samples as stored [batch, ...] -> x, as the model takes them [batch, ...]
     proxy_samples: int = 0  # unlabelled samples the server itself holds
 
     def latent_size(self) -> int:
@@ -168,7 +168,7 @@ class Round(NamedTuple):
     number: Array  # [] 0 in the first round
     cohort: Array  # [active] user numbers, in the order of the uploads
     key: Array  # [] the server's random key of this round
-    proxy: Callable[[Array, int], Array]  # (key, n) -> n of the server's unlabelled samples
+    proxy: Callable[[Array, int], Array]  # (key, n) -> x [n, ...] of the server's unlabelled samples, prepared
     # (f, items) -> f of each item, one after the other; a simulation divides the items over its devices
     each: Callable[[Callable[[Tree], Tree], Tree], Tree] = jax.lax.map
 

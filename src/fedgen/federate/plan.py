@@ -28,11 +28,9 @@ class Plan:
         values, self._fixed = options_for(config, self.name)
         self.hyper = {key: jnp.float32(value) for key, value in values.items()}
         self.key = jax.random.key(config.seed)
+        # Whether sites add noise to what they send.
+        self.has_noise = bool(config.dp_noise) or self.configure(self.hyper)[0].add_noise is not None
         self.forms = jax.eval_shape(lambda hyper: wires(self.configure(hyper)[0], task, self._model_key), self.hyper)
-
-    def has_noise(self) -> bool:
-        """Whether sites add noise to what they send."""
-        return bool(self.config.dp_noise) or self.configure(self.hyper)[0].add_noise is not None
 
     def configure(self, hyper: Mapping[str, Any]) -> tuple[Algorithm, Federation]:
         """The algorithm with these values, which may be traced."""

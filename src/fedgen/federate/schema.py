@@ -15,6 +15,12 @@ from fedgen.errors import FedgenError
 Schema = TypeVar("Schema", bound=BaseModel)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
 
+# Settings for dividing one dataset among users. Sites have their own data, so these are left out unless changed.
+SIMULATION_ONLY = (
+    "seeds", "data_dir", "label", "user", "channels", "max_value", "user_file", "partition", "partition_file", "alpha",
+    "train_fraction", "class_limit", "proxy_limit", "evaluate_on", "validation", "score_users", "patience", "keep_best",
+)  # fmt: skip
+
 
 class TaskSettings(BaseModel):
     """Shape and type of the data, which all sites have in common."""

@@ -7,7 +7,8 @@ Networks of other frameworks come in through `adapt`: `from_flax` and `from_equi
 them, `from_torch` (with `torch`) translates a module's operations, and `split` divides them into extractor and
 predictor. `check` looks at whatever a user brings, `seeding` gives it new weights for each seed, `shared` puts one
 predictor on all sites' extractors. In them `rewrite` replaces convolutions and pools by those of `convolution`, where
-`autotune` finds them faster than XLA's; `precision` lowers the precision of products.
+`autotune` finds them faster than XLA's; between them `laid` and `deferring` keep activations in the order of axes that
+these like (`channels_last` on a CPU). `precision` lowers the precision of products.
 """
 
 from collections.abc import Callable

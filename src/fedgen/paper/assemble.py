@@ -40,7 +40,7 @@ def assemble(
     """
     got = {place: cells.get(identity(config)) for place, config in configs.items()}
     entries: dict[str, dict[str, Any]] = {}
-    sliced = _rows_by_slices(experiment, got)
+    sliced, labels_alone = _rows_by_slices(got)
     for row in experiment.rows:
         entries[row.name] = {}
         for column in experiment.columns:
@@ -60,7 +60,7 @@ def assemble(
             entries[row.name][column.name] = entry
     present = [cell for cell in got.values() if cell is not None]
     scored_on = _scored_on(configs.values())
-    tested, older = _by_the_authors(experiment, sliced)
+    tested, older = _by_the_authors(experiment, sliced, labels_alone)
     return {
         "format": FORMAT,
         "experiment": experiment.name,
@@ -231,22 +231,22 @@ def _is_official(cell: Cell) -> bool:
     return (cell["data"]["train"], cell["data"]["test"]) == _OFFICIAL.get(cell["config"]["dataset"])
 
 
-def _rows_by_slices(experiment: Experiment, got: Mapping[tuple[str, str], Cell | None]) -> set[str]:
-    """The rows of which every cell knows the slices that the authors test on; older cells know the labels alone."""
+def _rows_by_slices(got: Mapping[tuple[str, str], Cell | None]) -> tuple[set[str], set[str]]:
+    """The rows of which every cell knows the slices that the authors test on, and those with older cells."""
+    there = {row for (row, _), cell in got.items() if cell is not None}
     older = {
         row
         for (row, _), cell in got.items()
         if cell is not None and any(_SLICES not in result for result in cell["results"])
     }
-    there = {row for (row, _), cell in got.items() if cell is not None}
-    return there - older
+    return there - older, older
 
 
-def _by_the_authors(experiment: Experiment, sliced: set[str]) -> tuple[str, list[str]]:
+def _by_the_authors(experiment: Experiment, sliced: set[str], labels_alone: set[str]) -> tuple[str, list[str]]:
     """What the authors' metric tests on, and a note where some rows differ."""
     if not sliced:
         return "labels", []
-    older = [row.label for row in experiment.rows if row.name not in sliced]
+    older = [row.label for row in experiment.rows if row.name in labels_alone]
     note = f"The authors' metric takes all test images of a user's labels in these rows: {'; '.join(older)}."
     shown = experiment.metric == "accuracy" and "authors" in experiment.also
     return "their slices of the labels", [note] if older and shown else []

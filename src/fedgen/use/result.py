@@ -3,11 +3,12 @@
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedgen.report.figures import curves_figure
+from fedgen.report.html import html
+from fedgen.report.table import Column, Difference, Number, Table, Text
 from fedgen.runs.scores import Record, headline
 from fedgen.use.classifier import Classifier
 from fedgen.use.generator import LatentGenerator
@@ -104,14 +105,17 @@ class Result(dict[str, Any]):
         """The scores and the learning curves, for a notebook."""
         picture = io.BytesIO()
         self.plot().savefig(picture, dpi=100, format="png")
-        rows = "".join(
-            f"<tr><td>{escape(row['algorithm'])}</td><td>{_percent(row['mean'])}</td><td>{_percent(row['std'])}</td>"
-            f"<td>{_percent(row['diff_to_fedavg'])}</td></tr>"
+        rows = [
+            [
+                Text(row["algorithm"]),
+                Number(row["mean"], row["std"]),
+                Difference(row["diff_to_fedavg"], row.get("diff_ci95")),
+            ]
             for row in self["table"]
-        )
-        head = "<tr><th>algorithm</th><th>score, %</th><th>± over seeds</th><th>vs fedavg</th></tr>"
+        ]
+        columns = [Column("algorithm", number=False), Column("score, %"), Column("vs fedavg")]
         image = base64.b64encode(picture.getvalue()).decode()
-        return f'<table>{head}{rows}</table><img alt="learning curves" src="data:image/png;base64,{image}">'
+        return f'{html(Table(columns, rows))}<img alt="learning curves" src="data:image/png;base64,{image}">'
 
 
 def _percent(value: float | None) -> str:

@@ -8,33 +8,12 @@ from fedgen import toml
 from fedgen.config import READING, RunConfig, to_commented_toml
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy import keys
-from fedgen.federate.schema import ServerSettings, SiteSettings, TaskSettings
+from fedgen.federate.schema import SIMULATION_ONLY, ServerSettings, SiteSettings, TaskSettings
 from fedgen.federate.settings import check_config
 from fedgen.files import write_whole
 
 APP = "fedgen-federation"
 CONNECTION = "federation"  # the name of SuperLink in the server's Flower configuration
-# Settings for dividing one dataset among users. Sites have their own data, so these are left out unless changed.
-_SIMULATION_ONLY = (
-    "data_dir",
-    "label",
-    "user",
-    "channels",
-    "max_value",
-    "user_file",
-    "partition",
-    "partition_file",
-    "alpha",
-    "train_fraction",
-    "class_limit",
-    "proxy_limit",
-    "seeds",
-    "evaluate_on",
-    "validation",
-    "score_users",
-    "patience",
-    "keep_best",
-)
 _MODULE = '''"""{what}. The code is in the installed fedgen package; this folder holds the settings."""
 
 from pathlib import Path
@@ -94,7 +73,7 @@ def write_app(folders: Folders, config: RunConfig, task: TaskSettings) -> None:
     check_config(config)
     write_whole(folders.app / "pyproject.toml", _PYPROJECT.encode())
     public = without_paths(config)
-    omitted = {key for key in _SIMULATION_ONLY if getattr(public, key) == RunConfig.model_fields[key].default}
+    omitted = {key for key in SIMULATION_ONLY if getattr(public, key) == RunConfig.model_fields[key].default}
     if "alpha" not in omitted:
         omitted.discard("partition")
     write_whole(folders.app / "config.toml", to_commented_toml(public, omitted).encode())

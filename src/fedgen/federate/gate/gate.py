@@ -49,7 +49,6 @@ from fedgen.federate.flower import (
 )
 from fedgen.federate.gate import connections as gate_connections
 from fedgen.federate.gate import http as gate_http
-from fedgen.federate.gate.bell import Bells
 from fedgen.federate.gate.connections import Connection, ConnectionPool
 from fedgen.federate.gate.http import HttpConnection, Response
 from fedgen.federate.gate.messages import Incoming, MessageQueue, ServerMessage, message_queues
@@ -70,6 +69,7 @@ from fedgen.federate.gate.rules import (
     RequestRefusedError,
     Rules,
 )
+from fedgen.federate.gate.sent_marks import SentMarks
 from fedgen.federate.journal import GATE_JOURNAL, Journal
 
 _RUN_ENDED = 403  # SuperLink's response where a run is not running
@@ -99,7 +99,7 @@ class Gate:
         self._rules = Rules(keys)
         self._queues = message_queues(keys, folder / "incoming", max_message)
         self._refusals = RefusalWriter(folder / REFUSALS)  # for the server, which counts them as strikes
-        self._pool, self._objects, self._bells = ConnectionPool(), SentObjects(), Bells(folder)
+        self._pool, self._objects, self._marks = ConnectionPool(), SentObjects(), SentMarks(folder)
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._tls.set_alpn_protocols(["http/1.1"])
@@ -294,7 +294,7 @@ class Gate:
         if head.target != PULL_MESSAGE:
             return await ask()
         began = time.time()
-        if not self._bells.has_rung_since(queue.site, queue.nothing_at):
+        if not self._marks.marked_since(queue.site, queue.nothing_at):
             return Response(200, PullMessagesResponse().SerializeToString())
         response = await ask()
         if response.status == 200 and not PullMessagesResponse.FromString(response.content).messages_list:

@@ -11,8 +11,8 @@ from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
 from fedgen.federate.flower import ObjectPullError
-from fedgen.federate.gate.bell import Bells
 from fedgen.federate.gate.refusals import RefusalReader
+from fedgen.federate.gate.sent_marks import SentMarks
 from fedgen.federate.journal import Journal
 from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.membership import Membership
@@ -37,10 +37,10 @@ class Exchange:
         journal: Journal,
         members: Membership,
         gate: RefusalReader,
-        bells: Bells,
+        marks: SentMarks,
     ) -> None:
         self._grid, self._settings, self._journal = grid, settings, journal
-        self._replies, self._gate, self._bells = Replies(grid), gate, bells
+        self._replies, self._gate, self._marks = Replies(grid), gate, marks
         self.roster = Roster(grid, settings, journal, members)
         self.strikes: dict[str, int] = {}  # by the name of the site
         self.excluded: dict[str, int | None] = {}  # by name: the round when it is asked again; None: never
@@ -112,7 +112,7 @@ class Exchange:
             message = Message(content, node, kind, ttl=timeout + _LATE, group_id=str(number))
             try:
                 waiting[send(self._grid, message)] = site, question
-                self._bells.ring(self.roster.name(site))
+                self._marks.mark(self.roster.name(site))
             except SendError as error:
                 self._failed(site, number, str(error))
         answers: dict[int, Answer] = {}

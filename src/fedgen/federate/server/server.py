@@ -29,9 +29,9 @@ from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
 from fedgen.federate.evaluate import Tester
-from fedgen.federate.gate.bell import Bells
 from fedgen.federate.gate.messages import RECORDS
 from fedgen.federate.gate.refusals import REFUSALS, RefusalReader
+from fedgen.federate.gate.sent_marks import SentMarks
 from fedgen.federate.journal import Journal
 from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings, read_settings
@@ -111,7 +111,7 @@ class Server:
         self.journal = journal
         members = Membership(folder, self.settings, journal, users=self.config.users, fixed=self.plan.depends_on_users)
         gate = RefusalReader(folder / REFUSALS)
-        self.exchange = Exchange(grid, self.settings, self.journal, members, gate, Bells(folder))
+        self.exchange = Exchange(grid, self.settings, self.journal, members, gate, SentMarks(folder))
         self.records: list[Record] = []
         self._unjudged = Unjudged(self.path, self.plan.forms)
         self._accuracy: float | None = None  # of the model after the last round, on the server's test samples

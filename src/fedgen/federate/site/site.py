@@ -76,7 +76,7 @@ class Site:
         """
         if (newest := self._newest(run)) > round:
             raise InvalidMessageError(f"round {round} is over: this site has trained in round {newest} already")
-        if self.plan.has_noise() and ticket and self._ticket(run) == ticket:
+        if self.plan.has_noise and ticket and self._ticket(run) == ticket:
             # A second answer would have other noise, and the two together tell more than one that is counted.
             raise InvalidMessageError("this message was answered already, and an answer with noise is given only once")
         before, client = self._file(run, round), self._state(run, round)

@@ -8,27 +8,27 @@ import contextlib
 import time
 from pathlib import Path
 
-BELLS = "sent"  # the folder in the server's folder
+FOLDER = "sent"  # in the server's folder
 _SLACK = 0.1  # seconds by which a file's time may be behind the clock
 _AT_LEAST = 15.0  # seconds after which SuperLink is asked anyway
 
 
-class Bells:
+class SentMarks:
     """The files; `folder` is the server's."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / BELLS
+        self._folder = folder / FOLDER
 
-    def ring(self, site: str) -> None:
+    def mark(self, site: str) -> None:
         """A message was sent to this site. Where that cannot be written down, it gets the message seconds later."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             (self._folder / site).touch()
 
-    def has_rung_since(self, site: str, when: float) -> bool:
+    def marked_since(self, site: str, when: float) -> bool:
         """Whether there may be a message for the site that was not there at this time (of `time.time`)."""
         try:
-            rung = (self._folder / site).stat().st_mtime
-        except OSError:  # nobody has rung it, or the server app is of a version that does not
+            marked = (self._folder / site).stat().st_mtime
+        except OSError:  # nothing was sent to it yet, or the server app is of a version that writes no marks
             return True
-        return rung > when - _SLACK or not 0 <= time.time() - when < _AT_LEAST
+        return marked > when - _SLACK or not 0 <= time.time() - when < _AT_LEAST
