@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedgen.report.figures import curves_figure
 from fedgen.report.html import html
-from fedgen.report.table import Column, Difference, Number, Table, Text
+from fedgen.report.table import Cell, Column, Difference, Number, Table, Text
 from fedgen.runs.scores import Record, headline
 from fedgen.use.classifier import Classifier
 from fedgen.use.generator import LatentGenerator
@@ -105,7 +105,7 @@ class Result(dict[str, Any]):
         """The scores and the learning curves, for a notebook."""
         picture = io.BytesIO()
         self.plot().savefig(picture, dpi=100, format="png")
-        rows = [
+        rows: list[list[Cell]] = [
             [
                 Text(row["algorithm"]),
                 Number(row["mean"], row["std"]),

@@ -11,6 +11,7 @@ from fedgen.federate.flower import PullObjectResponse
 from fedgen.federate.gate.http import Response
 
 _KEPT = 64 << 20  # bytes
+_EACH = 2048  # bytes that a response takes beside its content, roughly: most objects are smaller than that
 
 
 class SentObjects:
@@ -41,7 +42,7 @@ class SentObjects:
 
     def _keep(self, name: str, response: Response) -> None:
         self._responses[name] = response
-        self._bytes += len(response.content)
+        self._bytes += len(response.content) + _EACH
         while self._bytes > self._most:
             _, oldest = self._responses.popitem(last=False)
-            self._bytes -= len(oldest.content)
+            self._bytes -= len(oldest.content) + _EACH
