@@ -51,7 +51,7 @@ def test_sites_fail_in_every_way_and_the_run_goes_on(tmp_path: Path) -> None:
     setup = small_setup("fedgen", users=4, active=4, share="predictor", rounds=6, eval_every=6)
     folders, port = write(
         tmp_path / "federation", setup, small_data(),
-        min_sites=1, round_timeout=300.0, join_timeout=600.0, strikes=2, rest=99, max_message=2_000_000,
+        min_sites=1, round_timeout=150.0, join_timeout=600.0, strikes=2, rest=99, max_message=2_000_000,
     )  # fmt: skip
     for number, hidden in enumerate((6, 9, 12, 15)):
         name = f"site-{number}"

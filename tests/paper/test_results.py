@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
@@ -73,6 +74,36 @@ def test_other_files_than_the_official_are_noted(tmp_path: Path) -> None:
     table = reproduce(tmp_path, "generator-structure")  # the made-up cells say 60,000 images for EMNIST too
     assert any("not the official split: 60,000 training and 10,000 test images" in note for note in table["notes"])
     assert not reproduce(tmp_path, "overview", rows=("mnist-1",))["notes"]
+
+
+def test_a_score_that_is_a_mean_of_the_whole_run_is_noted(tmp_path: Path) -> None:
+    for rounds, noted in ((11, False), (10, True), (2, True), (1, False)):
+        overrides = {"rounds": rounds, "eval_every": 1}
+        notes = reproduce(tmp_path, "overview", rows=("mnist-1",), overrides=overrides)["notes"]
+        assert any("its beginning too" in note and "MNIST, α = 1" in note for note in notes) == noted
+
+
+def test_the_authors_slices_count_where_every_cell_of_a_row_knows_them(tmp_path: Path) -> None:
+    """Shipped cells; without the slices in one of them, its row is by the labels alone, and a note says so."""
+    folder = Path(__file__).parents[2] / "results"
+    request = Request.of(experiment("overview"), rows=("mnist-0.05", "mnist-0.1"))
+    configs = request.configs()
+    cells = {identity(config): Store(folder).cell(config) for config in configs.values()}
+    entries: list[dict[str, float]] = []
+    for older in (False, True):
+        if older:
+            for result in cells[identity(configs["mnist-0.1", "fedprox"])]["results"]:
+                del result["accuracy_authors_best5"]
+        table = assemble(request.experiment, configs, cells, {}, preset="paper", quick=False)
+        assert table["authors_test_on"] == "their slices of the labels"
+        assert [note.split(": ")[1] for note in table["notes"] if "all test images" in note] == [
+            "MNIST, α = 0.1."
+        ] * older
+        entries.append({row: table["cells"][row]["fedavg"]["metrics"]["authors"]["mean"] for row in table["cells"]})
+    scores = cells[identity(configs["mnist-0.1", "fedavg"])]["results"]
+    for entry, key in zip(entries, ("accuracy_authors_best5", "accuracy_seen_labels_best5"), strict=True):
+        assert entry["mnist-0.1"] == pytest.approx(np.mean([one[key] for one in scores]), abs=1e-3)
+    assert entries[0]["mnist-0.05"] == entries[1]["mnist-0.05"]
 
 
 def test_learning_curves_are_thinned_and_end_with_the_last_round(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from fedgen.grid.store import Cell, identity, rounded
 from fedgen.paper.ranks import rank_all
 from fedgen.paper.results import FORMAT, FULL_TEST, Results, accuracy_axis
 from fedgen.paper.spec import Column, Experiment, Figure, Row
-from fedgen.runs.scores import mean_and_std, mean_interval, score_of
+from fedgen.runs.scores import LAST_ROUNDS, mean_and_std, mean_interval, score_of
 
 _SLICES = "accuracy_authors_best5"
 FIGURE_POINTS = 40  # of a learning curve in the file; the cells have all
@@ -73,7 +73,7 @@ def assemble(
         "metric_label": METRICS[experiment.metric].replace(FULL_TEST, scored_on),
         "also": list(experiment.also),
         "baseline": experiment.baseline,
-        "notes": [*experiment.notes, *_notes(present), *older],
+        "notes": [*experiment.notes, *_notes(present), *older, *_whole_runs(experiment, configs)],
         "authors_test_on": tested,
         "versions": sorted({cell["version"] for cell in present}),
         "devices": sorted({f"{cell['device']['kind']} ({cell['device']['platform']})" for cell in present}),
@@ -250,6 +250,15 @@ def _by_the_authors(experiment: Experiment, sliced: set[str], labels_alone: set[
     note = f"The authors' metric takes all test images of a user's labels in these rows: {'; '.join(older)}."
     shown = experiment.metric == "accuracy" and "authors" in experiment.also
     return "their slices of the labels", [note] if older and shown else []
+
+
+def _whole_runs(experiment: Experiment, configs: Mapping[tuple[str, str], RunConfig]) -> list[str]:
+    """A note on the rows whose runs have no more rounds than the score is a mean of."""
+    short = {row for (row, _), config in configs.items() if 1 < config.rounds <= LAST_ROUNDS}
+    labels = [row.label for row in experiment.rows if row.name in short]
+    if not labels or experiment.metric not in ("accuracy", "matching"):
+        return []
+    return [f"A mean over the whole run, its beginning too, since it has no more rounds: {'; '.join(labels)}."]
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:
