@@ -213,23 +213,23 @@ def refit(
 
 def check_sums(sums: Sums, drawn: int, reach: fl.Scalar = 0.0, noise: fl.Scalar = 0.0) -> dict[str, fl.Array]:
     """What no honest user uploads; `drawn` is the number of its samples, or 0 where only the user knows it."""
-    slack: fl.Scalar = 0.0 if is_off(noise) else SIGMAS * noise
-    classes, latent = sums.first.shape
-    if is_off(noise):
-        # |sum of n vectors|^2 <= n * sum of their squares, but for rounding
-        most = 1.01 * sums.counts * _squares(sums) + 1e-6
-    else:  # n vectors no longer than `reach`, and as many more as the noise may hide
-        most = (reach * (jnp.maximum(sums.counts + slack, 0.0) + slack * np.sqrt(latent))) ** 2
+    noisy, (classes, latent) = not is_off(noise), sums.first.shape
+    slack: fl.Scalar = SIGMAS * noise if noisy else 0.0
+    long = jnp.sum(sums.first**2, axis=-1)
     wrong = {
         "it has counted a label less than no times": jnp.min(sums.counts) < -slack,
         "it has a sum of squares that is negative": jnp.min(sums.second[:, _diagonal(sums)]) < -slack * reach**2,
-        "its sums are longer than their squares allow": jnp.any(jnp.sum(sums.first**2, axis=-1) > most),
     }
+    if noisy:  # of vectors no longer than `reach`: as many as were counted, and as many more as the noise may hide
+        most = reach * (jnp.maximum(sums.counts + slack, 0.0) + slack * np.sqrt(latent))
+        wrong["its sums are longer than its counts allow"] = jnp.any(long > most**2)
+        wrong["its squares are more than its counts allow"] = jnp.any(_squares(sums) > reach * most)
+    else:  # |sum of n vectors|^2 <= n * sum of their squares, but for rounding
+        most = 1.01 * sums.counts * _squares(sums) + 1e-6
+        wrong["its sums are longer than their squares allow"] = jnp.any(long > most)
     if drawn:
         off = jnp.abs(jnp.sum(sums.counts) - drawn)
         wrong[f"its label counts are not those of {drawn} draws"] = off > 0.5 + slack * np.sqrt(classes)
-    if not is_off(noise):
-        wrong["its squares are more than its counts allow"] = jnp.any(_squares(sums) > reach * jnp.sqrt(most))
     return wrong
 
 
