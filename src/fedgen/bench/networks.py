@@ -44,15 +44,13 @@ def brought(bench: Bench) -> None:
 
 def residual(bench: Bench) -> None:
     """A residual network on CIFAR-size images beside a PyTorch loop: on a CPU ResNet-18, on a GPU all precisions."""
-    if missing("torch"):
-        raise FedgenError("torch is not installed (pip install '.[bench]' in FedGen's folder)")
     on_cpu = jax.default_backend() == "cpu"
     clients, steps, name = (2, 2, "resnet18") if on_cpu else (10, 20, "residual")
-    data = images(2000)
+    data = cifar_images(2000)
 
     def setup(precision: str) -> Setup:
         return set_up(
-            "fedavg", data, _of_torch(name), partition="iid", users=20, active=clients, local_steps=steps,
+            "fedavg", data, of_torch(name), partition="iid", users=20, active=clients, local_steps=steps,
             precision=precision,
         )  # fmt: skip
 
@@ -86,8 +84,6 @@ def residual(bench: Bench) -> None:
 
 def pfl_cifar10(bench: Bench) -> None:
     """pfl's CIFAR-10 benchmark, whole, with evaluation; beside it rounds of pfl and of a PyTorch loop."""
-    if missing("torch"):
-        raise FedgenError("torch is not installed (pip install '.[bench]' in FedGen's folder)")
     on_cpu = jax.default_backend() == "cpu"
     data, real = _cifar10()
     settings = {**PFL, "partition": "iid", "train_fraction": 1.0}
@@ -95,7 +91,7 @@ def pfl_cifar10(bench: Bench) -> None:
     found: dict[str, Any] = {"real": real, "rounds": settings["rounds"], "ours": {}}
     for precision in ("float32",) if on_cpu else ("float32", "tf32"):
         bench.say(f"pfl's CIFAR-10 benchmark, {precision}")
-        setup = set_up("fedavg", data, _of_torch("pfl-cnn"), precision=precision, **settings)
+        setup = set_up("fedavg", data, of_torch("pfl-cnn"), precision=precision, **settings)
         start = time.perf_counter()
         summary = run(setup)
         seconds = time.perf_counter() - start
@@ -103,16 +99,16 @@ def pfl_cifar10(bench: Bench) -> None:
         accuracy = summary["results"][0]["accuracy"]
         found["ours"][precision] = {"seconds": seconds - compiling, "compiling": compiling, "accuracy": accuracy}
     steps = {**settings, "local_steps": 5, "local_epochs": 0}  # 50 images are five mini-batches of 10
-    ours = SimulatorBench(set_up("fedavg", data, _of_torch("pfl-cnn"), **steps), "fedavg", rounds=1 if on_cpu else 20)
+    ours = SimulatorBench(set_up("fedavg", data, of_torch("pfl-cnn"), **steps), "fedavg", rounds=1 if on_cpu else 20)
     losses = {"fedavg": ours.losses(LOSS_ROUNDS)}
     workload = bench.folder / "pfl.npz"
     write_workload(
-        workload, workload_of(set_up("fedavg", data, _of_torch("pfl-cnn"), **steps), LOSS_ROUNDS + 2, "pfl-cnn")
+        workload, workload_of(set_up("fedavg", data, of_torch("pfl-cnn"), **steps), LOSS_ROUNDS + 2, "pfl-cnn")
     )
     contenders: dict[str, Callable[[], float]] = {"ours": ours.round}
     if not on_cpu:
         faster = SimulatorBench(
-            set_up("fedavg", data, _of_torch("pfl-cnn"), precision="tf32", **steps), "fedavg", rounds=20
+            set_up("fedavg", data, of_torch("pfl-cnn"), precision="tf32", **steps), "fedavg", rounds=20
         )
         faster.round()
         contenders["ours, tf32"] = faster.round
@@ -126,7 +122,7 @@ def pfl_cifar10(bench: Bench) -> None:
     bench.found["pfl_cifar10"] = found
 
 
-def images(samples: int) -> Dataset:
+def cifar_images(samples: int) -> Dataset:
     """Images of CIFAR-10's form that can be learned: noise around another mean image for each class."""
     rng = np.random.default_rng(0)
     means = rng.integers(64, 192, (10, 32, 32, 3))
@@ -144,10 +140,13 @@ def _cifar10() -> tuple[Dataset, bool]:
     try:
         return load("cifar10"), True
     except FedgenError:
-        return images(50_000), False
+        return cifar_images(50_000), False
 
 
-def _of_torch(name: str) -> Model:
+def of_torch(name: str) -> Model:
+    """A network of the PyTorch peers, brought by `fedgen.from_torch`."""
+    if missing("torch"):
+        raise FedgenError("torch is not installed (pip install '.[bench]' in FedGen's folder)")
     from fedgen.bench.peers.torch_networks import NETWORKS
 
     shape = (1, 28, 28) if name == "paper-cnn" else (3, 32, 32)
@@ -155,7 +154,7 @@ def _of_torch(name: str) -> Model:
 
 
 def _torch_cnn() -> Model:
-    return _of_torch("paper-cnn")
+    return of_torch("paper-cnn")
 
 
 def _flax_cnn() -> Model:

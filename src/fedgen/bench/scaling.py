@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedgen.bench.networks import cifar_images, of_torch
 from fedgen.bench.simulator import SimulatorBench, set_up
 from fedgen.bench.timing import Timing, exponent
 from fedgen.data.dataset import Dataset, from_arrays
@@ -69,6 +70,27 @@ def images(quick: bool) -> Iterator[Point]:
         )
 
 
+def resnet_clients(quick: bool) -> Iterator[Point]:
+    """Active users with the built-in residual network, two steps each."""
+    return _clients(quick, lambda: {"model": "resnet"})
+
+
+def resnet18_clients(quick: bool) -> Iterator[Point]:
+    """Active users with PyTorch's ResNet-18, two steps each."""
+    return _clients(quick, lambda: {"network": of_torch("resnet18")})
+
+
+def _clients(quick: bool, network: Callable[[], dict[str, Any]]) -> Iterator[Point]:
+    data, which = cifar_images(8000), network()
+    on_cpu = jax.default_backend() == "cpu"
+    common = {"partition": "iid", "users": 100, "local_steps": 2, **which}
+    for n in ((1, 2) if quick else (1, 2, 4)) if on_cpu else (10, 50, 100):
+        yield (
+            n,
+            lambda n=n: SimulatorBench(set_up("fedavg", data, active=n, **common), "fedavg", rounds=1),  # type: ignore[misc]
+        )
+
+
 def noise(side: int, channels: int = 1) -> Dataset:
     """Images of noise: only their size matters here."""
     rng = np.random.default_rng(0)
@@ -85,6 +107,8 @@ CURVES: dict[str, Callable[[bool], Iterator[Point]]] = {
     "runs-of-fedgen": runs_of_fedgen,
     "steps": steps,
     "images": images,
+    "resnet-clients": resnet_clients,
+    "resnet18-clients": resnet18_clients,
 }
 
 

@@ -19,7 +19,7 @@ errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 # Those of fedgen.bench.suite, which is slow to import.
 PARTS = (
     "rounds", "start", "memory", "seeds", "networks", "resnet", "pfl-cifar10", "sweep", "users", "cohort", "runs",
-    "runs-of-fedgen", "steps", "images",
+    "runs-of-fedgen", "steps", "images", "resnet-clients", "resnet18-clients",
 )  # fmt: skip
 
 
