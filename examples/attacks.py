@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -253,6 +254,12 @@ def all_cases(algorithm: str, alphas: Sequence[float], seeds: int, chosen: Seque
     return [Case(alpha, seed, *way) for alpha in alphas for seed in range(seeds) for way in ways]
 
 
+def named(aggregation: str, settings: Mapping[str, Any]) -> str:
+    """The name of a row: the aggregation, and to what honest users clip their gradients where that is said."""
+    clip = settings.get("clip_gradient")
+    return aggregation if clip is None else f"{aggregation}, gradients to {clip:g}"
+
+
 def measure(
     algorithm: str,
     aggregation: str,
@@ -267,7 +274,7 @@ def measure(
     """What came out of all cases, a record for each."""
     cases = all_cases(algorithm, alphas, seeds, chosen, users)
     federations = Federations(algorithm, rounds[-1], cases, **{**AGGREGATIONS[aggregation], **settings})
-    about = {"algorithm": algorithm, "aggregation": aggregation, "rounds": list(rounds)}
+    about = {"algorithm": algorithm, "aggregation": named(aggregation, settings), "rounds": list(rounds)}
     return [
         {**about, **case._asdict(), "attack": NAMES[case.attack] if case.attackers else "none", "accuracy": scores}
         for case, scores in federations.accuracies(rounds).items()
@@ -318,16 +325,18 @@ def main() -> None:
     parser.add_argument("--alpha", nargs="+", type=float, default=[1.0])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rounds", nargs="+", type=int, default=[40], help="after which accuracy is computed")
+    parser.add_argument("--clip-gradient", nargs="+", type=float, help="norms to try (default: the settings' own)")
     parser.add_argument("--json", type=Path, help="all results; what is there already is not computed again")
     parser.add_argument("--folder", type=Path, help="where attacks.svg is drawn, for the first algorithm and alpha")
     chosen = parser.parse_args()
     fedgen.use_machine_well()
     kept = json.loads(chosen.json.read_text()) if chosen.json and chosen.json.exists() else []
     for algorithm in chosen.algorithm:
-        for aggregation in chosen.aggregation:
-            if any((r["algorithm"], r["aggregation"]) == (algorithm, aggregation) for r in kept):
+        for aggregation, clip in product(chosen.aggregation, chosen.clip_gradient or [None]):
+            settings = {} if clip is None else {"clip_gradient": clip}
+            if any((r["algorithm"], r["aggregation"]) == (algorithm, named(aggregation, settings)) for r in kept):
                 continue
-            which = {"chosen": chosen.attack, "users": chosen.attackers}
+            which = {"chosen": chosen.attack, "users": chosen.attackers, **settings}
             kept += measure(algorithm, aggregation, chosen.alpha, chosen.seeds, sorted(chosen.rounds), **which)
             if chosen.json:
                 chosen.json.write_text(json.dumps(kept))

@@ -41,6 +41,17 @@ def test_later_layers_win_and_a_setting_for_all_replaces_one_for_some() -> None:
     assert config.of("fedgen")["lr"] == 0.07
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_robust_aggregation_brings_a_bound_on_gradients_unless_one_is_said(preset: str) -> None:
+    robust = {"preset": preset, "algorithms": ["fedavg", "fedgen"], "aggregation": "multi-krum"}
+    config = resolve(robust)
+    assert config.clip_gradient == 1.0
+    assert "clip_gradient" not in config.of("fedgen"), "a preset's own is replaced"
+    assert resolve(robust, {"clip_gradient": 0.0}).clip_gradient == 0.0
+    assert resolve(robust, {"fedgen.clip_gradient": 5.0}).of("fedgen")["clip_gradient"] == 5.0
+    assert resolve({**robust, "aggregation": "mean", "preset": "paper"}).clip_gradient == 0.0
+
+
 def test_partition_alpha_is_alpha() -> None:
     assert resolve({"partition.alpha": 3.0}).alpha == 3.0
 

@@ -21,7 +21,7 @@ from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS, loader_of, own_path
 from fedgen.errors import FedgenError, unknown
 from fedgen.models import MODELS
-from fedgen.presets import PRESETS, layers_of
+from fedgen.presets import PRESETS, ROBUST, layers_of
 from fedgen.registry import Registry, check_origin, is_absent, options_of
 
 Layer = Mapping[str, Any]
@@ -178,9 +178,10 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     if preset not in PRESETS:
         raise unknown("preset", str(preset), PRESETS)
     natural = {"partition": "natural"} if chosen.get("user") else {}
+    robust = ROBUST if chosen.get("aggregation", "mean") != "mean" else {}
 
     flat: dict[str, Any] = {}
-    for layer in (*layers_of(preset, chosen), natural, *layers):
+    for layer in (*layers_of(preset, chosen), natural, robust, *layers):
         for key in layer:
             if key in PER_ALGORITHM:  # said for all, it also replaces what a weaker layer said for one
                 flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}") or k.split(".")[0] in _PASSED}

@@ -79,6 +79,10 @@ _HALVED = ("mnist", "emnist", "celeba", "fashion-mnist", "cifar10")
 OWN_DATA: dict[str, Any] = {"train_fraction": 1.0}
 OWN_DATA_HELD_OUT: dict[str, Any] = {"train_fraction": 0.8, "validation": 0}
 
+# What goes with robust aggregation, whatever the preset: it tells attackers by what they send, and honest updates that
+# are long by chance hide them (docs/attacks.md).
+ROBUST: dict[str, Any] = {"clip_gradient": 1.0}
+
 
 def layers_of(preset: str, chosen: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What a preset sets, given what else was chosen; the later of these layers is the stronger."""

@@ -49,3 +49,16 @@ def test_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
     flipped = {name: row[flip][0] for name, row in found.items()}
     assert flipped["mean, no bound"] < 40 < 70 < min(flipped["mean (default)"], flipped["multi-krum"]), flipped
+
+
+@pytest.mark.slow
+def test_two_of_ten_do_not_break_fedgen_under_multi_krum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the defaults, that is with honest users' gradients bounded; without, this costs most runs everything."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import attacks
+
+    chosen = ["reversal at the bound", "lying counts"]
+    records = attacks.measure("fedgen", "multi-krum", [1.0], 1, [30], chosen=chosen, users=2)
+    scores = attacks.table(records, 1.0, 0)["multi-krum"]
+    assert scores["none"][0] > 85
+    assert min(min(scores[attack]) for attack in chosen) > scores["none"][0] - 3, scores

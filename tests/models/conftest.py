@@ -18,5 +18,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if jax.default_backend() != "gpu":
         monkeypatch.setattr(layers, "stack", partial(layers.stack, interpret=True))
         monkeypatch.setattr(layers, "product", partial(layers.product, interpret=True))
+        monkeypatch.setattr(layers, "convolve", partial(layers.convolve, interpret=True))
+        gradients = partial(layers.gradients_of_convolution, interpret=True)
+        monkeypatch.setattr(layers, "gradients_of_convolution", gradients)
     with jax.default_matmul_precision("highest"):  # as all programs have it; it is the CPU's only one
         yield

@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+from fedgen.bench.networks import of_torch
 from fedgen.core.contract import Batch, Params
 from fedgen.core.losses import supervised
 from fedgen.core.trees import count
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS, dispatch, layers
 from fedgen.models.generator import Generator, draw_labels, draw_noise, generate, generator_init
+from fedgen.models.rewrite import rewritten_model
 
 KEY = jax.random.key(0)
 CLOSE = {"rtol": 2e-4, "atol": 2e-5}
@@ -343,10 +345,13 @@ def test_a_linear_layer_by_kernels_is_torchs(inputs: int) -> None:
     np.testing.assert_allclose(of_params["bias"], linear.bias.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_the_cnns_kernels_can_be_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("framework", ["ours", "torch"])
+def test_the_cnns_kernels_can_be_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
     """All that Triton's compiler is given, from any machine: what it has no operation for would fail here."""
     monkeypatch.setattr(dispatch, "kernels_run_here", lambda: True)
     model = MODELS["cnn"]((28, 28, 1), 10)
+    if framework == "torch":
+        model = rewritten_model(of_torch("paper-cnn"), lambda form: "patches")
     params, statistics = jax.vmap(model.init)(jax.random.split(KEY, 2))
 
     def loss(params: Params, statistics: dict, x: jax.Array) -> jax.Array:
@@ -357,13 +362,13 @@ def test_the_cnns_kernels_can_be_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPat
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=gpu)):
         trained = jax.jit(jax.vmap(jax.grad(loss))).trace(params, statistics, jnp.ones((2, 32, 28, 28, 1)))
         lowered = trained.lower(lowering_platforms=("cuda",))
-    assert set(re.findall(r"fedgen_\w+", lowered.as_text())) == {
+    linear = {"fedgen_gradients_of_product"} if framework == "ours" else set()
+    assert set(re.findall(r"fedgen_\w+", lowered.as_text())) == linear | {
         "fedgen_convolve",
         "fedgen_convolve_one",
         "fedgen_gradient_of_input",
         "fedgen_gradient_of_weight",
         "fedgen_gradient_of_weight_one",
-        "fedgen_gradients_of_product",
     }
 
 

@@ -45,6 +45,38 @@ def _is_rewritten(f: Callable[..., jax.Array], *at: jax.Array) -> bool:
     return not has_any(jax.make_jaxpr(rewritten(f, _patches))(*at).jaxpr, names)
 
 
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(
+    ("channels", "padding", "size", "by_kernels"),
+    [
+        ((1, 5), [(1, 1), (1, 1)], (7, 10), True),
+        ((3, 4), [(1, 1), (1, 0)], (7, 8), True),
+        ((3, 4), [(0, 1), (0, 1)], (6, 8), False),  # as many outputs, of other places
+        ((3, 4), [(1, 1), (1, 2)], (6, 8), False),  # one more output
+        ((8, 4), [(1, 1), (1, 1)], (6, 8), False),  # too many channels
+        ((3, 17), [(1, 1), (1, 1)], (6, 8), False),
+    ],
+)
+def test_small_convolutions_of_any_network_are_trained_by_the_kernels(
+    channels: tuple[int, int], padding: list[tuple[int, int]], size: tuple[int, int], by_kernels: bool
+) -> None:
+    x = jax.random.normal(KEY, (2, 3, *size, channels[0]))  # of two clients
+    weight = jax.random.normal(jax.random.key(4), (2, 3, 3, *channels))
+
+    def f(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(x, weight, (2, 2), padding, (1, 1), (1, 1), ("NHWC", "HWIO", "NHWC"))
+
+    def loss(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        return lambda x, weight: jnp.sum(jnp.sin(f(x, weight)))
+
+    theirs, ours = jax.vmap(f), jax.vmap(rewritten(f, _patches))
+    trained = jax.value_and_grad(loss(ours), (0, 1))
+    assert ("pallas_call" in str(jax.make_jaxpr(trained)(x, weight))) == by_kernels
+    assert "pallas_call" not in str(jax.make_jaxpr(ours)(x, weight)), "only training does"
+    expected = jax.jit(jax.value_and_grad(loss(theirs), (0, 1)))(x, weight)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), expected, trained(x, weight))
+
+
 @pytest.mark.parametrize(
     ("orders", "stride", "padding", "dilation", "between", "groups"),
     [

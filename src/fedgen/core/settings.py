@@ -92,9 +92,12 @@ class Federation(BaseModel):
         per_algorithm=True,
     )
     clip_gradient: NotNegative = setting(
-        0.0, "Local training", "maximum norm of a mini-batch's gradient; larger ones are scaled down (0: no limit)",
+        0.0,
+        "Local training",
+        "maximum norm of a mini-batch's gradient; larger ones are scaled down (0: no limit, the default; with robust"
+        " aggregation it is 1)",
         per_algorithm=True,
-    )  # fmt: skip
+    )
     optimizer_state: Literal["fresh", "kept"] = setting(
         "fresh",
         "Local training",

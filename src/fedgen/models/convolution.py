@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedgen.core.contract import Array
+from fedgen.models import dispatch
+from fedgen.models.layers import halved
 
 # Patches of a mini-batch up to this size are kept for the gradient, larger ones are made again: on a GPU that costs a
 # tenth of the time; on a CPU those that leave the cache cost as much as new ones.
@@ -74,22 +76,42 @@ def _product(x: Array, weight: Array, window: Window, dtype: Any) -> tuple[Array
     """The convolution, and the patches of which it is made."""
     seen = _patches(x, window)
     fan_out = weight.shape[-1]
-    rows = weight.reshape(-1, fan_out).T
+    rows = _rows(weight)
     if jax.default_backend() == "cpu":  # there a product is faster whose left side is transposed before, not within it
         rows = lax.optimization_barrier(rows)
     y = jnp.matmul(rows, seen, precision=window.precision, preferred_element_type=dtype)
     return y.reshape(fan_out, *window.outputs(x.shape[1:-1]), x.shape[-1]), seen
 
 
+def _rows(weight: Array) -> Array:
+    """[out, window * in]."""
+    return weight.reshape(-1, weight.shape[-1]).T
+
+
 def _forward(x: Array, weight: Array, window: Window, dtype: Any) -> tuple[Array, tuple[Array, Array, Array]]:
+    form = jnp.zeros((*x.shape[:-1], 0), bool)  # of which only the shape is wanted
+    if _by_kernels(x, weight, window, dtype):
+        return dispatch.convolve(_rows(weight), x), (x, weight, form)
     y, seen = _product(x, weight, window, dtype)
     kept = seen if seen.size * seen.dtype.itemsize <= KEPT_BYTES.get(jax.default_backend(), 2**22) else x
-    return y, (kept, weight, jnp.zeros((*x.shape[:-1], 0), bool))  # of the last only the shape is wanted
+    return y, (kept, weight, form)
+
+
+def _by_kernels(x: Array, weight: Array, window: Window, dtype: Any) -> bool:
+    """Whether there are kernels that train it: 3x3 windows that move by two places and begin one before the edge."""
+    at = window.size, window.strides, window.dilation, tuple(before for before, _ in window.padding)
+    if at != ((3, 3), (2, 2), (1, 1), (1, 1)) or dtype not in (None, jnp.float32) or weight.dtype != jnp.float32:
+        return False
+    places = x.shape[1:-1]
+    return window.outputs(places) == halved(places) and dispatch.takes_convolution(x, weight.shape[-1])
 
 
 def _backward(window: Window, dtype: Any, saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array]:
     """The gradients of x and of the weight, each from one matrix product."""
     kept, weight, form = saved
+    if kept.ndim > 2 and _by_kernels(kept, weight, window, dtype):
+        of_rows, of_x = dispatch.gradients_of_convolution(_rows(weight), kept, gradient)
+        return of_x, of_rows.T.reshape(weight.shape)
     seen = kept if kept.ndim == 2 else _patches(kept, window)
     fan_out = weight.shape[-1]
     flat = gradient.reshape(fan_out, -1).astype(weight.dtype)

@@ -22,7 +22,7 @@ def conv_norm_relu(
 ) -> tuple[Array, list[Tree]]:
     """`layers.conv_norm` of stride 2 and ReLU, one layer after the other; also the updated statistics."""
     channels = [len(x), *(len(conv["weight"]) for conv in convs)]
-    small = all(9 * fan_in <= SMALL and 4 * fan_out <= SMALL for fan_in, fan_out in itertools.pairwise(channels))
+    small = all(itertools.starmap(_are_few, itertools.pairwise(channels)))
     if not (train and small and x.dtype == jnp.float32 and kernels_run_here()):
         return layers.conv_norm_relu(convs, norms, statistics, x, train)
     from fedgen.models.nvidia.layers import stack  # only here: Pallas takes time and memory to import
@@ -35,6 +35,30 @@ def conv_norm_relu(
         for conv, old, (mean, unbiased) in zip(convs, statistics, moments, strict=True)
     ]
     return y, updated
+
+
+def takes_convolution(x: Array, fan_out: int) -> bool:
+    """Whether `convolve` is for x [in, h, w, sample], where it is trained."""
+    # In this order: an export may leave the number of samples open.
+    return _are_few(len(x), fan_out) and x.dtype == jnp.float32 and kernels_run_here()
+
+
+def convolve(weight: Array, x: Array) -> Array:
+    """3x3 convolution of stride 2 and padding 1 by the kernels: weight [out, 9 * in], x [in, h, w, sample]."""
+    from fedgen.models.nvidia import layers as by_kernels
+
+    return by_kernels.convolve(weight, x)
+
+
+def gradients_of_convolution(weight: Array, x: Array, gradient: Array) -> tuple[Array, Array]:
+    """Those of the weight and of x, from that of its output."""
+    from fedgen.models.nvidia import layers as by_kernels
+
+    return by_kernels.gradients_of_convolution(weight, x, gradient)
+
+
+def _are_few(fan_in: int, fan_out: int) -> bool:
+    return 9 * fan_in <= SMALL and 4 * fan_out <= SMALL
 
 
 def linear_of_columns(params: Tree, x: Array, train: bool) -> Array:

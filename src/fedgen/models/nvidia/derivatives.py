@@ -23,7 +23,9 @@ def convolve(weight: Array, x: Array, before: Before, interpret: bool = False) -
     return _with_derivatives(partial(kernels.convolve, interpret=interpret), _convolve)(weight, x, before)
 
 
-def gradient_of_weight(x: Array, before: Before, slopes: Slopes, interpret: bool = False) -> tuple[Array, Array]:
+def gradient_of_weight(
+    x: Array, before: Before, slopes: Slopes | Array, interpret: bool = False
+) -> tuple[Array, Array]:
     """`kernels.gradient_of_weight`."""
     kernel = partial(kernels.gradient_of_weight, interpret=interpret)
     return _with_derivatives(kernel, _gradient_of_weight)(x, before, slopes)
@@ -57,8 +59,8 @@ def _convolve(weight: Array, x: Array, before: Before) -> Array:
     return (weight @ _patches(x, before)).reshape(-1, rows, columns, x.shape[3])
 
 
-def _gradient_of_weight(x: Array, before: Before, slopes: Slopes) -> tuple[Array, Array]:
-    of_output = slopes.of_output()
+def _gradient_of_weight(x: Array, before: Before, slopes: Slopes | Array) -> tuple[Array, Array]:
+    of_output = slopes.of_output() if isinstance(slopes, Slopes) else slopes
     return of_output.reshape(len(of_output), -1) @ _patches(x, before).T, of_output
 
 

@@ -88,23 +88,27 @@ def _convolve_one(window: "_Window", weight: Array, x: Array, interpret: bool) -
 
 
 def gradient_of_weight(
-    x: Array, before: tuple[Array, Array] | None, slopes: Slopes, interpret: bool = False
+    x: Array, before: tuple[Array, Array] | None, slopes: Slopes | Array, interpret: bool = False
 ) -> tuple[Array, Array]:
-    """The gradients of a convolution's weight, [out, 9 * in], and of its output."""
-    window = _Window(x.shape)
+    """The gradients of a convolution's weight, [out, 9 * in], and of its output, which may be given as it is."""
+    window, known = _Window(x.shape), not isinstance(slopes, Slopes)
     if window.inputs == 1 and before is None:
-        return _gradient_of_weight_of_one(window, x, slopes, interpret), slopes.of_output()
-    outputs, terms = len(slopes.gradient), 9 * window.inputs
+        of_weight = _gradient_of_weight_of_one(window, x, slopes, interpret)
+        return of_weight, slopes.of_output() if isinstance(slopes, Slopes) else slopes
+    given = slopes if isinstance(slopes, Slopes) else (slopes,)
+    outputs, terms = len(given[0]), 9 * window.inputs
     programs = window.grid[0] * window.grid[1]
 
-    def kernel(x_ref: Any, gradient_ref: Any, output_ref: Any, *refs: Any) -> None:
-        *before_refs, sum_ref, of_output_ref = refs[4:]
+    def kernel(x_ref: Any, *refs: Any) -> None:
+        slope_refs, refs = refs[: len(given)], refs[len(given) :]
+        before_refs, sum_ref = refs[: len(before or ())], refs[len(before or ())]
         row, place = window.here()
         out, term = _column(_tile(outputs)), _column(_tile(terms))
         inside = (out < outputs) & (place < window.across)
         at = out * window.places + row * window.across + place
-        gradients = _slopes(gradient_ref, output_ref, _by_channel(refs[:4], out), at, inside)
-        _store(of_output_ref, at, gradients, inside, interpret)
+        gradients = _slopes(slope_refs[:2], _by_channel(slope_refs[2:], out), at, inside)
+        if not known:
+            _store(refs[-1], at, gradients, inside, interpret)
         patches = window.patches(x_ref, before_refs, term, row, place)
         total = _product(patches, gradients.T, _three_products(interpret))
         program = pl.program_id(0) * window.grid[1] + pl.program_id(1)
@@ -112,27 +116,28 @@ def gradient_of_weight(
         inside = (out < outputs) & (term < terms)
         _store(sum_ref, (program * outputs + out) * terms + term, total, inside, interpret)
 
-    sizes = programs * outputs * terms, slopes.output.size
+    sizes = (programs * outputs * terms, *(() if known else (given[0].size,)))
     call = _call("fedgen_gradient_of_weight", kernel, window.grid, sizes, interpret)
-    sums, of_output = call(x, *slopes, *(before or ()))
-    return sums.reshape(programs, outputs, terms).sum(0), of_output.reshape(slopes.output.shape)
+    sums, *of_output = call(x, *given, *(before or ()))
+    return sums.reshape(programs, outputs, terms).sum(0), (given if known else of_output)[0].reshape(given[0].shape)
 
 
-def _gradient_of_weight_of_one(window: "_Window", x: Array, slopes: Slopes, interpret: bool) -> Array:
+def _gradient_of_weight_of_one(window: "_Window", x: Array, slopes: Slopes | Array, interpret: bool) -> Array:
     """Of one channel as it is: sums for all outputs and each of the nine terms, kept in registers."""
-    outputs, tile, programs = len(slopes.gradient), 32, window.shape[0]  # one warp for each program
+    given = slopes if isinstance(slopes, Slopes) else (slopes,)
+    outputs, tile, programs = len(given[0]), 32, window.shape[0]  # one warp for each program
     channels = pl.next_power_of_2(outputs)
 
-    def kernel(x_ref: Any, gradient_ref: Any, output_ref: Any, *refs: Any) -> None:
-        *by_channel_refs, sum_ref = refs
+    def kernel(x_ref: Any, *refs: Any) -> None:
+        *slope_refs, sum_ref = refs
         row, out = pl.program_id(0), _column(channels)
-        by_channel = _by_channel(by_channel_refs, out)
+        by_channel = _by_channel(slope_refs[2:], out)
 
         def add(part: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
             place = part * tile + _row(tile)
             inside = (out < outputs) & (place < window.across)
             at = out * window.places + row * window.across + place
-            gradients = _slopes(gradient_ref, output_ref, by_channel, at, inside)
+            gradients = _slopes(slope_refs[:2], by_channel, at, inside)
             added = []
             for term, total in enumerate(sums):
                 at, inside = window.at(term, row, place)
@@ -147,7 +152,7 @@ def _gradient_of_weight_of_one(window: "_Window", x: Array, slopes: Slopes, inte
 
     sizes = (programs * outputs * 9,)
     call = _call("fedgen_gradient_of_weight_one", kernel, (programs,), sizes, interpret, warps=1)
-    return call(x, *slopes)[0].reshape(programs, outputs, 9).sum(0)
+    return call(x, *given)[0].reshape(programs, outputs, 9).sum(0)
 
 
 def gradient_of_input(weight: Array, of_output: Array, size: tuple[int, ...], interpret: bool = False) -> Array:
@@ -219,10 +224,12 @@ def gradients_of_product(h: Array, weight: Array, gradient: Array, interpret: bo
     return of_h.reshape(h.shape), of_weight.reshape(weight.shape)
 
 
-def _slopes(gradient_ref: Any, output_ref: Any, by_channel: Sequence[Array], at: Array, inside: Array) -> Array:
-    """The gradient of a convolution's output at some places, see `Slopes`."""
-    gradient = triton.load(gradient_ref.at[at], mask=inside, other=0.0)
-    output = triton.load(output_ref.at[at], mask=inside, other=0.0)
+def _slopes(refs: Sequence[Any], by_channel: Sequence[Array], at: Array, inside: Array) -> Array:
+    """The gradient of a convolution's output at some places, from all that `Slopes` has or given as it is."""
+    gradient = triton.load(refs[0].at[at], mask=inside, other=0.0)
+    if len(refs) == 1:
+        return gradient
+    output = triton.load(refs[1].at[at], mask=inside, other=0.0)
     return jnp.where(inside, _through_norm_and_relu(gradient, output, *by_channel), 0.0)
 
 

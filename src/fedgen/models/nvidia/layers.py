@@ -117,6 +117,17 @@ def _by_channel(value: Array) -> Array:
     return value[:, None, None, None]
 
 
+def convolve(weight: Array, x: Array, interpret: bool = False) -> Array:
+    """3x3 convolution of stride 2 and padding 1 alone: weight [out, 9 * in], x [in, h, w, sample] -> [out, ...]."""
+    return derivatives.convolve(weight, x, None, interpret)
+
+
+def gradients_of_convolution(weight: Array, x: Array, gradient: Array, interpret: bool = False) -> tuple[Array, Array]:
+    """From the gradient of its output, those of its weight and of x."""
+    of_weight, of_output = derivatives.gradient_of_weight(x, None, gradient, interpret)
+    return of_weight, derivatives.gradient_of_input(weight, of_output, x.shape[1:3], interpret)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product(h: Array, weight: Array, interpret: bool = False) -> Array:
     """h.T @ weight for h [in, sample], weight [in, out]."""
