@@ -55,6 +55,7 @@ class Known(NamedTuple):
     deviation: Any  # the standard deviation of each number
     longest: jax.Array  # the longest update that the server does not shorten
     against: jax.Array  # how far it may go against their mean, as that of an update as long
+    hidden: jax.Array  # how many deviations from the mean are no farther from any honest update than these are apart
 
 
 def known(updates: Any, honest: jax.Array, bound: Any = BOUND, most: Any = AGAINST) -> Known:
@@ -70,7 +71,21 @@ def known(updates: Any, honest: jax.Array, bound: Any = BOUND, most: Any = AGAIN
     rest = jax.tree.map(lambda a, b: b - a, updates, total)
     along = jnp.abs(jax.vmap(_product)(updates, rest)) / jnp.maximum(jax.vmap(_length)(rest), 1e-12)
     farthest = most * jnp.max(jnp.where(honest > 0, along, 0.0))
-    return Known(mean, jax.tree.map(jnp.sqrt, square), longest, jnp.minimum(0.99 * farthest, longest))
+    deviation = jax.tree.map(jnp.sqrt, square)
+    return Known(mean, deviation, longest, jnp.minimum(0.99 * farthest, longest), _hidden(updates, honest, deviation))
+
+
+def _hidden(updates: Any, honest: jax.Array, deviation: Any) -> jax.Array:
+    """The largest t with |mean - t * deviation - u| at most the distance of two honest updates, for each honest u."""
+    rows = jnp.concatenate([a.reshape(len(honest), -1) for a in jax.tree.leaves(updates)], axis=1)
+    along = jnp.concatenate([a.reshape(-1) for a in jax.tree.leaves(deviation)])
+    away = honest @ rows / jnp.sum(honest) - rows
+    pairs = (honest[:, None] * honest) > 0
+    squares = jnp.sum(away**2, axis=1)
+    apart = jnp.max(jnp.where(pairs, squares[:, None] + squares - 2 * away @ away.T, 0.0))
+    b, c = away @ along, jnp.maximum(along @ along, 1e-12)  # squares - 2 b t + c t^2 = apart
+    most = (b + jnp.sqrt(jnp.maximum(b**2 - c * (squares - apart), 0.0))) / c
+    return jnp.min(jnp.where(honest > 0, most, jnp.inf))
 
 
 def _product(a: Any, b: Any) -> jax.Array:
@@ -119,6 +134,8 @@ ATTACKS: dict[str, Callable[[Any, Known], Any]] = {
     # Within all rules of the server, which it knows: what cannot go against the mean goes elsewhere
     "within the rules, half": _half,
     "within the rules, predictor": _layer,
+    # Shejwalkar and Houmansadr 2021, "Manipulating the Byzantine" (min-max): made to pass where distances are judged
+    "min-max": lambda mine, others: jax.tree.map(lambda m, s: m - others.hidden * s, others.mean, others.deviation),
     # Keeps to every rule: trains as all do, on wrong labels
     "wrong labels": lambda mine, others: mine,
     # No attack: the mean is as if the user were not there, which is what its data is worth to the others
@@ -281,6 +298,15 @@ def measure(
     ]
 
 
+def missing(
+    records: Sequence[Mapping[str, Any]], algorithm: str, name: str, rounds: Sequence[int], cases: Sequence[Case]
+) -> set[Case]:
+    """The cases of a row that the records do not have."""
+    known = [r for r in records if (r["algorithm"], r["aggregation"], r["rounds"]) == (algorithm, name, list(rounds))]
+    number = {"none": 0, **{attack: i for i, attack in enumerate(NAMES)}}
+    return set(cases) - {Case(r["alpha"], r["seed"], number[r["attack"]], r["attackers"]) for r in known}
+
+
 def table(records: Sequence[Mapping[str, Any]], alpha: float, number: int) -> dict[str, Row]:
     """By aggregation and attack: the mean accuracy over seeds after the rounds of this number."""
     scores: dict[tuple[str, str, int], list[float]] = {}
@@ -334,8 +360,10 @@ def main() -> None:
     for algorithm in chosen.algorithm:
         for aggregation, clip in product(chosen.aggregation, chosen.clip_gradient or [None]):
             settings = {} if clip is None else {"clip_gradient": clip}
-            if any((r["algorithm"], r["aggregation"]) == (algorithm, named(aggregation, settings)) for r in kept):
+            asked = all_cases(algorithm, chosen.alpha, chosen.seeds, chosen.attack, chosen.attackers)
+            if not missing(kept, algorithm, named(aggregation, settings), sorted(chosen.rounds), asked):
                 continue
+            kept = [r for r in kept if (r["algorithm"], r["aggregation"]) != (algorithm, named(aggregation, settings))]
             which = {"chosen": chosen.attack, "users": chosen.attackers, **settings}
             kept += measure(algorithm, aggregation, chosen.alpha, chosen.seeds, sorted(chosen.rounds), **which)
             if chosen.json:

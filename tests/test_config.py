@@ -1,11 +1,12 @@
 """Layers of settings, and what is said of wrong ones."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from fedgen.algorithms import ALGORITHMS, options_of
-from fedgen.config import parse_setting, read_toml, resolve, to_toml
+from fedgen.config import layer_of, parse_setting, read_toml, resolve, to_toml
 from fedgen.errors import FedgenError
 from fedgen.presets import DESCRIPTIONS, PRESETS
 
@@ -50,6 +51,9 @@ def test_robust_aggregation_brings_a_bound_on_gradients_unless_one_is_said(prese
     assert resolve(robust, {"clip_gradient": 0.0}).clip_gradient == 0.0
     assert resolve(robust, {"fedgen.clip_gradient": 5.0}).of("fedgen")["clip_gradient"] == 5.0
     assert resolve({**robust, "aggregation": "mean", "preset": "paper"}).clip_gradient == 0.0
+    whole = layer_of(tomllib.loads(to_toml(resolve({**robust, "aggregation": "mean"}))), Path("config.toml"))
+    assert resolve(whole, {"aggregation": "median"}).clip_gradient == 1.0, "also over a file that has every setting"
+    assert resolve(layer_of(tomllib.loads(to_toml(config)), Path("config.toml"))) == config
 
 
 def test_partition_alpha_is_alpha() -> None:

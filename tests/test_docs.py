@@ -89,6 +89,8 @@ def test_which_method_when_says_what_the_results_say() -> None:
     assert len(neighbours) == 15
     assert max(abs(_gains("neighbours.tuned", name, rows="mnist-1")[0]) for name in neighbours) < 0.25
     assert "fifteen methods are within 0.25" in little
+    few, many = (_gains(f"{name}.tuned", "fedmoments", rows="emnist-1")[0] for name in ("neighbours", "long-training"))
+    assert f"on EMNIST at α = 1 `fedmoments` gains {few:.1f} at T = 20 and {many:.1f} at T = 200" in little
     hard, clothes = r"(mnist|emnist)-0\.(05|1)", r"fashion-0\.(05|1)"
     few, many = (_span(_gains(f"{name}.tuned", "fedmoments", rows=hard)) for name in ("neighbours", "long-training"))
     assert f"{few} at T = 20, {many} at T = 200, there above [every neighbour]" in differ

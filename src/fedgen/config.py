@@ -178,10 +178,9 @@ def resolve(*layers: Layer, own: Container[str] = ()) -> RunConfig:
     if preset not in PRESETS:
         raise unknown("preset", str(preset), PRESETS)
     natural = {"partition": "natural"} if chosen.get("user") else {}
-    robust = ROBUST if chosen.get("aggregation", "mean") != "mean" else {}
 
     flat: dict[str, Any] = {}
-    for layer in (*layers_of(preset, chosen), natural, robust, *layers):
+    for layer in (*layers_of(preset, chosen), natural, *map(_with_robust, layers)):
         for key in layer:
             if key in PER_ALGORITHM:  # said for all, it also replaces what a weaker layer said for one
                 flat = {k: v for k, v in flat.items() if not k.endswith(f".{key}") or k.split(".")[0] in _PASSED}
@@ -283,6 +282,11 @@ def _builders(config: RunConfig, own: Container[str]) -> dict[str, Callable[...,
         "model": _no_options if "model" in own else MODELS.find(config.model),
         "partition": PARTITIONERS.find(config.partition),
     }
+
+
+def _with_robust(layer: Layer) -> Layer:
+    """The layer, with what goes with robust aggregation where it asks for that: stronger than what was said before."""
+    return {**ROBUST, **layer} if layer.get("aggregation", "mean") != "mean" else layer
 
 
 def _one_name_each(layer: Layer) -> Layer:

@@ -10,11 +10,13 @@ from local_federation import local_federation
 from local_grid import LocalGrid
 
 from fedgen.algorithms import ALGORITHMS
+from fedgen.config import to_toml
 from fedgen.core.contract import Task
 from fedgen.federate.deploy.folders import Folders, write_server, write_site
 from fedgen.federate.journal import Journal, read_journal
 from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings, SiteSettings, read_settings
+from fedgen.federate.server import server as server_module
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.server import Server, as_begun
 from fedgen.federate.site.site import Site
@@ -119,13 +121,34 @@ def test_a_run_is_resumed_with_a_site_that_was_added_since(tmp_path: Path) -> No
 
 
 def test_the_number_of_users_is_the_only_thing_that_may_have_grown() -> None:
-    begun = {"config": 'users = 5\nactive = 5\nalgorithms = ["fedavg"]'}
+    bounds = "max_update = 2.0\nmax_against = 2.0\n"
+    begun = {"config": bounds + 'users = 5\nactive = 5\nalgorithms = ["fedavg"]'}
     assert as_begun(small_config("fedavg", users=6, active=6), begun) == small_config("fedavg", users=5, active=5)
-    part = {"config": "users = 5\nactive = 3"}
+    part = {"config": bounds + "users = 5\nactive = 3"}
     assert as_begun(small_config("fedavg", users=6, active=3), part) == small_config("fedavg", users=5, active=3)
     for other in (small_config("fedavg", users=6, active=3), small_config("fedavg", users=4, active=4)):
         assert as_begun(other, begun) == other, "it differs otherwise, too"
     assert as_begun(other, None) == other
+
+
+def test_a_run_of_a_version_without_a_bound_is_resumed_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_then(text: str) -> str:
+        assert text.count("max_against = 0.0\n") == 1
+        return text.replace("max_against = 0.0\n", "")
+
+    monkeypatch.setattr(server_module, "to_toml", lambda config: as_then(to_toml(config)))
+    setup = small_setup("fedavg", users=2, active=2, rounds=2, max_against=0.0)
+    server, grid = local_federation(tmp_path, setup)
+    server._save(server._round(server._begin()))
+    server.run_folder.close()
+    app, folder = Folders(tmp_path).app, Folders(tmp_path).server
+    (app / "config.toml").write_text(as_then((app / "config.toml").read_text()))
+    monkeypatch.undo()
+    resumed = Server(app, folder, "run", grid, server.journal)
+    assert resumed.config.max_against == 0.0
+    assert resumed.run()["results"]
 
 
 def test_another_order_is_not_taken_up_and_a_new_key_is(tmp_path: Path) -> None:

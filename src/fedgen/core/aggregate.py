@@ -22,9 +22,7 @@ _FEW = 5  # updates, fewer than which say too little of each other
 def check_aggregation(federation: Federation) -> None:
     """Refuse settings that contradict each other."""
     if federation.aggregation != "mean" and federation.weighting != "uniform":
-        raise FedgenError(
-            f"aggregation '{federation.aggregation}' counts each user once; leave out weighting by samples"
-        )
+        raise FedgenError(f"aggregation '{federation.aggregation}' counts each user once; set weighting to uniform")
     if not 0 <= federation.trim < 0.5:
         raise FedgenError(f"trim is {federation.trim}; it is a share of each side, from 0 to less than 0.5")
     if is_off(federation.max_update) or federation.max_update >= 1:

@@ -94,8 +94,8 @@ class Federation(BaseModel):
     clip_gradient: NotNegative = setting(
         0.0,
         "Local training",
-        "maximum norm of a mini-batch's gradient; larger ones are scaled down (0: no limit, the default; with robust"
-        " aggregation it is 1)",
+        "maximum norm of a mini-batch's gradient; larger ones are scaled down (0: no limit); 1 where robust aggregation"
+        " is asked for and this is not said",
         per_algorithm=True,
     )
     optimizer_state: Literal["fresh", "kept"] = setting(

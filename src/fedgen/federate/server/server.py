@@ -21,7 +21,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fedgen.config import RunConfig, to_toml
+from fedgen.config import BEFORE, RunConfig, to_toml
 from fedgen.core.contract import Array, Round, Tree
 from fedgen.core.streams import stream
 from fedgen.core.trees import all_finite, named, stack
@@ -437,8 +437,8 @@ class Server:
 def as_begun(config: RunConfig, about: Mapping[str, Any] | None) -> RunConfig:
     """The configuration with the number of users that the run in this checkpoint began with.
 
-    Sites may have been added since, and `add-site` counts them in config.toml. What is left different is other
-    settings, with which the run cannot be resumed.
+    Sites may have been added since, and `add-site` counts them in config.toml. Bounds that an earlier version did not
+    have, this run does not have either. What is left different is other settings, with which the run cannot be resumed.
     """
     try:
         begun = tomllib.loads(str((about or {})["config"]))
@@ -448,4 +448,5 @@ def as_begun(config: RunConfig, about: Mapping[str, Any] | None) -> RunConfig:
     everyone = config.active == config.users
     if config.users < users or everyone != (active == users):
         return config
-    return config.model_copy(update={"users": users, "active": users if everyone else config.active})
+    before = {key: value for key, value in BEFORE.items() if key not in begun}
+    return config.model_copy(update={**before, "users": users, "active": users if everyone else config.active})

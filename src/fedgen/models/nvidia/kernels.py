@@ -269,7 +269,7 @@ class _Window:
         inside = (place < self.across) & (x >= 0) & (x < self.width) & (y >= 0) & (y < self.height)
         return (y * self.width + x) * self.samples + place % self.samples, inside
 
-    def patches(self, x_ref: Any, before_refs: list[Any], term: Array, row: Array, place: Array) -> Array:
+    def patches(self, x_ref: Any, before_refs: Sequence[Any], term: Array, row: Array, place: Array) -> Array:
         """[term, place]; a term is a tap and an input channel."""
         channel, tap = term % self.inputs, term // self.inputs
         y = 2 * row + tap // 3 - 1
