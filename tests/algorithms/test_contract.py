@@ -116,7 +116,8 @@ UNBOUNDED = {"max_update": 0.0}
 NEEDS = [(algorithm, UNBOUNDED) for algorithm in ALGORITHMS]
 NEEDS += [("fedavg", {"weighting": "samples", **UNBOUNDED}), ("fedavg", {"aggregation": "median", **UNBOUNDED})]
 NEEDS += [("fedprox", {"clip": 0.1, **UNBOUNDED}), ("fedavg", {"max_update": 1.0})]
-NEEDS += [("feddfusion", {"feddfusion__steps": 0, **UNBOUNDED}), ("fedmoments", {"fedmoments__control": True, **UNBOUNDED})]
+NEEDS += [("feddfusion", {"feddfusion__steps": 0, **UNBOUNDED})]
+NEEDS += [("fedmoments", {"fedmoments__control": True, **UNBOUNDED})]
 
 
 def _no_proxy(key: jax.Array, samples: int) -> jax.Array:

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
-from fedgen.models.channels_last import by_winograd, by_xla
+from fedgen.models import channels_last
+from fedgen.models.channels_last import BY_FOUR, BY_TWO, Edges, Tiling, by_winograd, by_xla, tiling_of
 from fedgen.models.convolution import Window
 from fedgen.models.laid import squares_by_pivot
 from fedgen.models.rewrite import How, rewritten
@@ -100,15 +101,70 @@ def test_a_batch_norm_between_convolutions_is_two_sums() -> None:
     assert len(wide) <= 1, wide  # the network's input
 
 
-@pytest.mark.parametrize("padding", [((1, 1), (1, 1)), ((0, 2), (3, 0)), ((-1, 1), (0, 0))])
-def test_winograd(padding: tuple[tuple[int, int], ...]) -> None:
+def _direct(padding: Edges, *at: jax.Array) -> list[np.ndarray]:
+    """A 3x3 convolution of x and weight in float64, and of its output times `gradient` the gradients to both."""
+    x, weight, gradient = (np.asarray(a, np.float64) for a in at)
+    around = tuple((max(a, 0), max(b, 0)) for a, b in padding)
+    inside = [slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape[1:3], padding, strict=True)]
+    padded = np.pad(x[:, inside[0], inside[1]], ((0, 0), *around, (0, 0)))
+    y, of_padded, of_weight = np.zeros(gradient.shape), np.zeros(padded.shape), np.zeros(weight.shape)
+    for i, j in np.ndindex(3, 3):
+        seen = np.s_[:, i : i + y.shape[1], j : j + y.shape[2]]
+        y += padded[seen] @ weight[i, j]
+        of_padded[seen] += gradient @ weight[i, j].T
+        of_weight[i, j] = np.tensordot(padded[seen], gradient, ((0, 1, 2), (0, 1, 2)))
+    kept = [slice(a, n - b) for n, (a, b) in zip(padded.shape[1:3], around, strict=True)]
+    of_x = np.zeros(x.shape)
+    of_x[:, inside[0], inside[1]] = of_padded[:, kept[0], kept[1]]
+    return [y, of_x, of_weight]
+
+
+@pytest.mark.parametrize("padding", [((1, 1), (1, 1)), ((0, 2), (3, 0)), ((-1, 1), (0, 0)), ((0, 0), (2, 2))])
+@pytest.mark.parametrize("tiling", [BY_TWO, BY_FOUR], ids=["by two", "by four"])
+@pytest.mark.parametrize("size", [(7, 8), (4, 4), (8, 8), (13, 10), (3, 18)])
+def test_winograd(size: tuple[int, int], tiling: Tiling, padding: Edges, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As exact as a float32 convolution may be: beside one in float64."""
+    monkeypatch.setattr(channels_last, "tiling_of", lambda rows, columns: tiling)
     window = Window((3, 3), (1, 1), padding, (1, 1))
-    x, weight = jax.random.normal(KEY, (3, 7, 8, 5)), jax.random.normal(KEY, (3, 3, 5, 4))
+    keys = jax.random.split(KEY, 3)
+    x, weight = jax.random.normal(keys[0], (3, *size, 20)), jax.random.normal(keys[1], (3, 3, 20, 16))
+    y, back = jax.vjp(lambda x, weight: by_winograd(x, weight, window), x, weight)
+    gradient = jax.random.normal(keys[2], y.shape)
+    for exact, found in zip(_direct(padding, x, weight, gradient), [y, *back(gradient)], strict=True):
+        assert exact.shape == found.shape
+        assert np.linalg.norm(found - exact) <= 3e-6 * np.linalg.norm(exact)
+        np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max(initial=0))
+
+
+def test_winograds_tiles_are_large_where_that_saves_products() -> None:
+    assert all(tiling_of(n, n) is BY_FOUR for n in (7, 8, 14, 16, 28, 32, 56))
+    assert all(tiling_of(n, n) is BY_TWO for n in (0, 1, 2, 4, 5, 6))  # the weights alone cost more than twice as much
+    assert tiling_of(1, 40) is BY_TWO
+
+
+def test_winograds_large_tiles_within_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts, derived twice, and of an open number of samples."""
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    x, weight = jax.random.normal(KEY, (6, 9, 8, 3)), jax.random.normal(KEY, (3, 3, 3, 5))
+    assert tiling_of(9, 8) is BY_FOUR
+    at_once = by_winograd(x, weight, window)
+    (batch,) = export.symbolic_shape("batch")
+    shape = jax.ShapeDtypeStruct((batch, 9, 8, 3), jnp.float32)
+    exported = export.export(jax.jit(lambda x: by_winograd(x, weight, window)))(shape)
+    np.testing.assert_allclose(exported.call(x), at_once, rtol=1e-5, atol=1e-5)
 
     def found(f: Callable[..., jax.Array]) -> tuple:
-        return f(x, weight, window), jax.grad(lambda *at: jnp.sum(jnp.sin(f(*at, window))), (0, 1))(x, weight)
+        def loss(*at: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.sin(f(*at, window)))
 
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found(by_xla), found(by_winograd))
+        def length(*at: jax.Array) -> jax.Array:
+            return sum(jnp.sum(jnp.square(a)) for a in jax.grad(loss, (0, 1))(*at))
+
+        return f(x, weight, window), jax.grad(loss, (0, 1))(x, weight), jax.grad(length, (0, 1))(x, weight)
+
+    monkeypatch.setattr(channels_last, "CACHED", 2**8)
+    both = jax.jit(lambda: (found(by_xla), found(by_winograd)))()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-4 * np.abs(a).max()), *both)
 
 
 @pytest.mark.parametrize("channel", [0, 2])

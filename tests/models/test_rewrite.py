@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -282,3 +283,28 @@ def test_the_measurement_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune, "convolve", failing)
     assert autotune._patches_are_faster(form, "patches", 1)
     assert not autotune._patches_are_faster(form, "xla", 1)
+
+
+@pytest.mark.parametrize("usual", ["patches", "xla", "winograd"])
+def test_who_pays_for_another_order_of_axes(usual: How, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the rule's choice, whose neighbours have the same order: what the other is given has been transposed."""
+    happened = []
+
+    def noting(name: str) -> Callable[..., jax.Array]:
+        original = getattr(autotune, name)
+
+        def noted(*at: Any) -> jax.Array:
+            happened.append(name)
+            return original(*at)
+
+        return noted
+
+    for name in ("convolve", "by_xla", "by_winograd", "_swapped"):
+        monkeypatch.setattr(autotune, name, noting(name))
+    form = _form(4)
+    autotune._patches_are_faster(form, usual, 1)
+    before = dict(zip(happened[1:], happened, strict=False))  # of each what happened before it
+    chosen = {"patches": "convolve", "xla": "by_xla", "winograd": "by_winograd"}[usual]
+    other = "by_xla" if usual == "patches" else "convolve"
+    assert before[other] == "_swapped"
+    assert before.get(chosen) != "_swapped"

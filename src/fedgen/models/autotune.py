@@ -9,12 +9,12 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from threading import Lock
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fedgen.core.contract import Array
 from fedgen.errors import FedgenError
@@ -25,9 +25,10 @@ from fedgen.models.rewrite import Choose, Convolution, How
 
 FEW_CHANNELS = 12  # with fewer, patches are faster on a CPU (with 6, 1.5 times); with more XLA is (with 16, 5 times)
 FEW_OUTPUTS = 32  # with more, what comes next is XLA's, and what patches gain is lost to another order of axes
-MANY_CHANNELS = 64  # from here on Winograd's way is faster than XLA on a CPU: 1.3 times with 64, 1.6 with 256
+MANY_CHANNELS = 64  # from here on Winograd's way is faster than XLA on a CPU: about twice, with 64 as with 256
 WORTH_SECONDS = 60.0  # that a convolution takes in a run, for measuring to pay
 SPEED = {"cpu": 2e10, "gpu": 1e13}  # floating-point operations per second, for that estimate
+LOOPED = 3  # steps of a measurement
 CLEARLY = 1.2  # how many times faster than the rule's choice the other must be
 _MEASURING = Lock()
 
@@ -70,7 +71,7 @@ def measured(form: Convolution, usual: How, clients: int, batch: int) -> How:
     file = cache_folder() / "convolutions.json"
     device = jax.local_devices()[0]
     on = 1 if device.platform == "cpu" else min(clients, 16)
-    about = [device.device_kind, jax.__version__, form.x[:-1], form.weight, form.dtype, form.window[:5], on]
+    about = [device.device_kind, jax.__version__, form.x[:-1], form.weight, form.dtype, form.window[:5], on, usual]
     key = json.dumps([*about, str(form.window.precision)])
     with _MEASURING:
         try:
@@ -90,29 +91,45 @@ def measured(form: Convolution, usual: How, clients: int, batch: int) -> How:
 
 
 def _patches_are_faster(form: Convolution, usual: How, clients: int) -> bool:
+    """Where x comes as the usual way has it, as its neighbours do: the other way pays for another order of axes."""
+    by_patches = usual == "patches"
+    places = form.x if by_patches else (form.x[-1], *form.x[1:-1], form.x[0])
+
     def seconds(f: Callable[[Array, Array], Array]) -> float:
         def loss(x: Array, weight: Array) -> Array:
             return jnp.sum(jnp.tanh(f(x, weight).astype(jnp.float32)))
 
         first, second = jax.random.split(jax.random.key(0))
-        x = jax.random.normal(first, (clients, *form.x)).astype(form.dtype)
+        x = jax.random.normal(first, (clients, *places)).astype(form.dtype)
         weight = jax.random.normal(second, (clients, *form.weight)).astype(form.dtype)
-        step = jax.jit(jax.vmap(jax.grad(loss, (0, 1))))
-        jax.block_until_ready(step(x, weight))
+
+        def step(_: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
+            return jax.tree.map(lambda a, b: a - 1e-3 * b, at, jax.grad(loss, (0, 1))(*at))
+
+        # In a loop, as training is one: there memory is taken once, and XLA computes some convolutions otherwise.
+        steps = jax.jit(jax.vmap(lambda *at: lax.fori_loop(0, LOOPED, step, at)))
+        jax.block_until_ready(steps(x, weight))
         taken = []
         for _ in range(3):
             start = time.perf_counter()
-            jax.block_until_ready(step(x, weight))
+            jax.block_until_ready(steps(x, weight))
             taken.append(time.perf_counter() - start)
         return min(taken)
 
+    def patches(x: Array, weight: Array) -> Array:
+        return convolve(x if by_patches else _swapped(x), weight, form.window)
+
+    def other(x: Array, weight: Array) -> Array:
+        way = by_winograd if usual == "winograd" else by_xla
+        return way(_swapped(x) if by_patches else x, weight, form.window)
+
     try:
-        patches, other = seconds(lambda x, w: convolve(x, w, form.window)), seconds(partial(_otherwise, form, usual))
+        of_patches, of_other = seconds(patches), seconds(other)
     except Exception:  # too large for the device, or not known to its compiler: the rule decides
-        return usual == "patches"
-    return other * CLEARLY >= patches if usual == "patches" else other >= CLEARLY * patches
+        return by_patches
+    return of_other * CLEARLY >= of_patches if by_patches else of_other >= CLEARLY * of_patches
 
 
-def _otherwise(form: Convolution, usual: How, x: Array, weight: Array) -> Array:
-    moved = jnp.moveaxis(x, (0, -1), (-1, 0))  # as most networks have it
-    return (by_winograd if usual == "winograd" else by_xla)(moved, weight, form.window)
+def _swapped(x: Array) -> Array:
+    """Between [channel, ..., sample], for patches, and [sample, ..., channel], for the others."""
+    return jnp.swapaxes(x, 0, -1)

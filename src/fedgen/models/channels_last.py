@@ -1,15 +1,16 @@
 """Convolutions of many channels on a CPU, with the channels innermost: XLA's own, and Winograd's way.
 
-Winograd's minimal filtering (Lavin and Gray 2016, F(2x2, 3x3)) computes four outputs of a 3x3 convolution from sixteen
-products instead of thirty-six: y = A' [(G w G') * (B' x B)] A for each tile of 4x4 inputs, where * is a matrix product
-over the channels.
+Winograd's minimal filtering (Lavin and Gray 2016) computes the outputs of a 3x3 convolution tile by tile, from fewer
+products: y = A' [(G w G') * (B' x B)] A, where * is a matrix product over the channels. F(2x2, 3x3) takes 16 products
+for 4 outputs, from a tile of 4x4 inputs, F(4x4, 3x3) 36 for 16, from one of 6x6; a direct convolution takes 9 for each.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from math import ceil, sqrt
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +20,82 @@ from jax import lax
 from fedgen.core.contract import Array
 from fedgen.models.convolution import Window, scattered
 
-_OF_INPUT = ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1))  # B'
-_OF_WEIGHT = ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1))  # G
-_OF_OUTPUT = ((1, 1, 1, 0), (0, 1, -1, -1))  # A'
-
-_ON_WEIGHT = np.kron(_OF_WEIGHT, _OF_WEIGHT).astype(np.float32)  # what it is for all nine weights at once, [16, 9]
-
 CACHED = 2**19  # numbers of tiles: 2 MB, of one core
 PATCHES_CACHED = 2**21  # numbers of patches
+OF_WEIGHTS = 4  # tiles that cost as much as the weights do, which are transformed twice whatever the plane
 
 Edges = tuple[tuple[int, int], ...]
-Grid = Sequence[Sequence[Array]]
-Matrix = Sequence[Sequence[float]]
+Matrix = tuple[tuple[float, ...], ...]
+
+_NONE: Edges = ((0, 0), (0, 0))
+
+
+class Tiling(NamedTuple):
+    """What a tile's inputs, the weights and the products are multiplied by on either side: for each point a row."""
+
+    of_input: Matrix  # B'
+    of_weight: Matrix  # G
+    of_output: Matrix  # A'
+    opposite: tuple[int, ...]  # the row of G that, read backwards, is this one
+
+    @property
+    def size(self) -> int:
+        """A tile's inputs in a row."""
+        return len(self.of_input)
+
+    @property
+    def outputs(self) -> int:
+        """A tile's outputs in a row: the next tile begins so far on."""
+        return len(self.of_output)
+
+    @property
+    def on_weight(self) -> np.ndarray:
+        """What G is for all nine weights at once, [place of the tile, 9]."""
+        return np.kron(self.of_weight, self.of_weight).astype(np.float32)
+
+    def flipped(self) -> "Tiling":
+        """For windows read backwards, of which the matrices that are made of the weights are the same."""
+        of_input = tuple(self.of_input[k] for k in self.opposite)
+        of_output = tuple(tuple(row[k] for k in self.opposite) for row in self.of_output)
+        return self._replace(of_input=of_input, of_output=of_output)
+
+
+_R, _H = sqrt(2), sqrt(0.5)
+
+BY_TWO = Tiling(  # the points 0, 1, -1 and infinity
+    of_input=((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
+    of_weight=((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1)),
+    of_output=((1, 1, 1, 0), (0, 1, -1, -1)),
+    opposite=(3, 1, 2, 0),
+)
+
+# The points 0, r, -r, 1/r, -1/r and infinity with r the root of 2: half the error of Lavin's 0, 1, -1, 2, -2, and as
+# the inverse of each is among them, a window read backwards has the same matrices.
+BY_FOUR = Tiling(
+    of_input=(
+        (1, 0, -2.5, 0, 1, 0),
+        (0, -_H / 2, -0.25, _H, 0.5, 0),
+        (0, _H / 2, -0.25, -_H, 0.5, 0),
+        (0, _R, 2, -_H, -1, 0),
+        (0, -_R, 2, _H, -1, 0),
+        (0, 1, 0, -2.5, 0, 1),
+    ),
+    of_weight=(
+        (1, 0, 0),
+        (1 / 3, _R / 3, 2 / 3),
+        (1 / 3, -_R / 3, 2 / 3),
+        (2 / 3, _R / 3, 1 / 3),
+        (2 / 3, -_R / 3, 1 / 3),
+        (0, 0, 1),
+    ),
+    of_output=(
+        (1, 1, 1, 1, 1, 0),
+        (0, _R, -_R, _H, -_H, 0),
+        (0, 2, 2, 0.5, 0.5, 0),
+        (0, 2 * _R, -2 * _R, _H / 2, -_H / 2, 1),
+    ),
+    opposite=(5, 3, 4, 1, 2, 0),
+)
 
 
 def by_xla(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
@@ -119,25 +184,42 @@ _convolve.defvjp(lambda x, weight, *how: (_by_xla(x, weight, *how), (x, weight))
 
 def by_winograd(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
     """x [sample, row, column, in], weight [3, 3, in, out] -> [sample, row, column, out]."""
-    return _winograd(x, weight.transpose(3, 2, 0, 1), window.padding, window.precision)
+    tiling = tiling_of(*window.outputs(x.shape[1:-1]))
+    return _winograd(x, weight.transpose(3, 2, 0, 1), window.padding, window.precision, tiling)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _winograd(x: Array, weight: Array, padding: Edges, precision: Any) -> Array:
+def tiling_of(rows: int, columns: int) -> Tiling:
+    """The one with fewer products for so many outputs, those of the weights' transforms counted."""
+
+    def cost(tiling: Tiling) -> int:
+        tiles = ceil(rows / tiling.outputs) * ceil(columns / tiling.outputs)
+        return tiling.size**2 * (tiles + OF_WEIGHTS)
+
+    return min(BY_TWO, BY_FOUR, key=cost)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _winograd(x: Array, weight: Array, padding: Edges, precision: Any, tiling: Tiling) -> Array:
     """With weights as PyTorch has them, [out, in, 3, 3]."""
-    return _forward(x, weight, padding, precision)[0]
+    return _forward(x, weight, padding, precision, tiling)[0]
 
 
-def _forward(x: Array, weight: Array, padding: Edges, precision: Any) -> tuple[Array, tuple[Array, Array]]:
+def _forward(
+    x: Array, weight: Array, padding: Edges, precision: Any, tiling: Tiling
+) -> tuple[Array, tuple[Array, Array]]:
     x = _made(x)
-    matrices = jnp.tensordot(_ON_WEIGHT, weight.reshape(*weight.shape[:2], 9), ((1,), (2,)), precision=precision)
+    matrices = jnp.tensordot(tiling.on_weight, weight.reshape(*weight.shape[:2], 9), ((1,), (2,)), precision=precision)
 
     def some(x: Array) -> Array:
-        return _multiplied("kti,koi->kto", x, matrices, padding, precision, (0, 1, 2, 3))
+        return _multiplied("kti,koi->kto", x, matrices, padding, precision, tiling)
 
-    parts = _parts(x, 4 * x[0].size, max(CACHED, matrices.size))
+    parts = _parts_of_tiles(x, matrices, tiling)
     y = some(x) if parts == 1 else _joined(lax.map(some, _split(x, parts)))
     return y, (x, matrices)
+
+
+def _parts_of_tiles(x: Array, matrices: Array, tiling: Tiling) -> int:
+    return _parts(x, tiling.size**2 * x[0].size // tiling.outputs**2, max(CACHED, matrices.size))
 
 
 def _parts(x: Array, of_each: int, fit: int) -> int:
@@ -156,58 +238,51 @@ def _joined(x: Array) -> Array:
     return x.reshape(-1, *x.shape[2:])
 
 
-def _multiplied(how: str, x: Array, matrices: Array, padding: Edges, precision: Any, places: tuple[int, ...]) -> Array:
-    """The tiles of x times the matrices [place of the tile, out, in], put together; `places` is which is whose."""
-    x = _padded(x, padding)
-    rows, columns = x.shape[1] - 2, x.shape[2] - 2
-    tiles = _tiles(x, places)
-    products = jnp.einsum(how, _flat(tiles), matrices, precision=precision).reshape(4, 4, *tiles.shape[2:-1], -1)
-    of_output = [[row[place] for place in places] for row in _OF_OUTPUT]
-    y = _transformed(of_output, _grid(products))  # [row, column in the tile, sample, row, column of tiles, out]
-    y = y.transpose(2, 3, 0, 4, 1, 5).reshape(x.shape[0], 2 * y.shape[3], 2 * y.shape[4], -1)
-    return y[:, :rows, :columns]
+def _multiplied(how: str, x: Array, matrices: Array, padding: Edges, precision: Any, tiling: Tiling) -> Array:
+    """The tiles of x times the matrices [place of the tile, out, in], put together."""
+    rows, columns = (n + before + after - 2 for n, (before, after) in zip(x.shape[1:-1], padding, strict=True))
+    tiles = _tiles(x, padding, tiling)
+    products = jnp.einsum(how, _flat(tiles), matrices, precision=precision).reshape(*tiles.shape[:-1], -1)
+    by_rows = _made(jnp.stack([_combined(factors, list(products)) for factors in tiling.of_output], 3))
+    y = jnp.stack([_combined(factors, list(by_rows)) for factors in tiling.of_output], 4)
+    samples, down, m, across, _, channels = (
+        y.shape
+    )  # [sample, row of tiles, row in it, column of tiles, column in it, out]
+    return y.reshape(samples, down * m, across * m, channels)[:, :rows, :columns]
 
 
-def _backward(padding: Edges, precision: Any, saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _backward(
+    padding: Edges, precision: Any, tiling: Tiling, saved: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array]:
     x, matrices = saved
     gradient = _made(gradient)
     opposite = tuple((2 - before, 2 - after) for before, after in padding)
 
     def some(total: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
         x, gradient = both
-        # A flipped window has the same matrices, of other places of the tile.
-        of_x = _multiplied("kto,koi->kti", gradient, matrices, opposite, precision, (3, 1, 2, 0))
-        even = _even(gradient)
-        shares = _transformed(_transposed(_OF_OUTPUT), _phases(even, 2, even.shape[1] // 2, even.shape[2] // 2))
-        tiles = _flat(_tiles(_padded(x, padding)))
-        return total + jnp.einsum("kto,kti->koi", _flat(shares), tiles, precision=precision), of_x
+        of_x = _multiplied("kto,koi->kti", gradient, matrices, opposite, precision, tiling.flipped())
+        shares = _transformed(tuple(zip(*tiling.of_output, strict=True)), gradient, tiling.outputs, _NONE)
+        products = jnp.einsum("kto,kti->koi", _flat(shares), _flat(_tiles(x, padding, tiling)), precision=precision)
+        return total + products, of_x
 
-    parts = _parts(x, 4 * x[0].size, max(CACHED, matrices.size))
+    parts = _parts_of_tiles(x, matrices, tiling)
     if parts == 1:
         products, of_x = some(jnp.zeros((), x.dtype), (x, gradient))
     else:
         nothing = jnp.zeros(matrices.shape, x.dtype)
         products, of_x = lax.scan(some, nothing, (_split(x, parts), _split(gradient, parts)))
         of_x = _joined(of_x)
-    of_weight = jnp.tensordot(products, _ON_WEIGHT, ((0,), (0,)), precision=precision)
-    return of_x, of_weight.reshape(*of_weight.shape[:2], 3, 3)
+    # As a product of rows, transposed afterwards: four times as fast as one that XLA transposes within.
+    of_weight = _made(jnp.matmul(tiling.on_weight.T, products.reshape(len(products), -1), precision=precision))
+    return of_x, of_weight.T.reshape(*products.shape[1:], 3, 3)
 
 
 _winograd.defvjp(_forward, _backward)
 
 
-def _transposed(matrix: Matrix) -> Matrix:
-    return tuple(zip(*matrix, strict=True))
-
-
 def _made(x: Array) -> Array:
     """Computed once: XLA would do it again for each place of a tile."""
     return lax.optimization_barrier(x)
-
-
-def _even(x: Array) -> Array:
-    """With rows and columns in even number, zeros added."""
-    return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
 
 
 def _padded(x: Array, padding: Sequence[tuple[int, int]]) -> Array:
@@ -218,30 +293,30 @@ def _padded(x: Array, padding: Sequence[tuple[int, int]]) -> Array:
     )
 
 
-def _tiles(x: Array, places: Sequence[int] = (0, 1, 2, 3)) -> Array:
-    """B' x B of each tile: [4, 4, sample, row, column of tiles, in]."""
-    x = _even(x)
-    return _transformed([_OF_INPUT[place] for place in places], _phases(x, 4, x.shape[1] // 2 - 1, x.shape[2] // 2 - 1))
+def _tiles(x: Array, padding: Edges, tiling: Tiling) -> Array:
+    """B' x B of each tile: [*place in the tile, sample, row, column of tiles, in]."""
+    return _transformed(tiling.of_input, x, tiling.outputs, padding)
 
 
-def _phases(x: Array, size: int, rows: int, columns: int) -> Grid:
-    """What each place of a tile sees: every second row and column from there on."""
-    return [[x[:, i : i + 2 * rows : 2, j : j + 2 * columns : 2] for j in range(size)] for i in range(size)]
+def _transformed(matrix: Matrix, x: Array, step: int, padding: Edges) -> Array:
+    """matrix @ tile @ matrix' for the tiles of x, one every `step` places; zeros are added so that they cover it.
 
-
-def _grid(a: Array) -> Grid:
-    return [[a[i, j] for j in range(a.shape[1])] for i in range(a.shape[0])]
+    Rows first and then columns, each once: in one expression XLA would do the rows again for each column.
+    """
+    size = len(matrix[0])
+    sizes = [n + before + after for n, (before, after) in zip(x.shape[1:-1], padding, strict=True)]
+    edges = [(before, after + (size - n) % step) for n, (before, after) in zip(sizes, padding, strict=True)]
+    x = _made(_padded(x, edges))
+    rows, columns = ((n - size) // step + 1 for n in x.shape[1:-1])
+    seen = [x[:, i : i + step * rows : step] for i in range(size)]
+    by_rows = _made(jnp.stack([_combined(factors, seen) for factors in matrix]))
+    seen = [by_rows[:, :, :, j : j + step * columns : step] for j in range(size)]
+    return jnp.stack([_combined(factors, seen) for factors in matrix], 1)
 
 
 def _flat(a: Array) -> Array:
     """[place of the tile, all else, channel]."""
     return _made(a.reshape(a.shape[0] * a.shape[1], -1, a.shape[-1]))
-
-
-def _transformed(matrix: Matrix, grid: Grid) -> Array:
-    """matrix @ grid @ matrix', stacked: [row, column, ...]."""
-    rows = [[_combined(factors, [row[j] for row in grid]) for j in range(len(grid[0]))] for factors in matrix]
-    return jnp.stack([jnp.stack([_combined(factors, row) for factors in matrix]) for row in rows])
 
 
 def _combined(factors: Sequence[float], terms: Sequence[Array]) -> Array:
