@@ -23,9 +23,9 @@ NETWORKS = Path(__file__).parents[2] / "examples/site_networks"
 KEY = jax.random.key(3)
 
 
-def settings_of(root: Path, **settings: Any) -> AppSettings:
+def settings_of(root: Path, algorithm: str = "fedgen", **settings: Any) -> AppSettings:
     """The settings of a federation whose sites keep the networks of the example."""
-    config = small_config("fedgen", **{"share": "predictor", **settings})
+    config = small_config(algorithm, **{"share": "predictor", **settings})
     write_app(Folders(root), config, TaskSettings(classes=4, sample=(8, 8, 1), dtype="float32"))
     return AppSettings(Folders(root).app, NETWORKS)
 
@@ -36,13 +36,17 @@ def forms(settings: AppSettings, task: Task) -> dict[str, Any]:
     return {name: (leaf.shape, leaf.dtype) for name, leaf in upload.items()}
 
 
-def test_all_send_the_same_arrays_and_keep_their_own_extractors(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path)
+@pytest.mark.parametrize(
+    ("algorithm", "arrays"),
+    [("fedgen", 3), ("fedmoments", 5)],  # weight and bias; label counts, or number, sum and products of each label
+)
+def test_all_send_the_same_arrays_and_keep_their_own_extractors(tmp_path: Path, algorithm: str, arrays: int) -> None:
+    settings = settings_of(tmp_path, algorithm)
     ours = settings.task_with("", {})
     grey = settings.task_with("torch_network:build", {"latent": 6}, sample=(8, 8, 1))
     colour = settings.task_with("flax_network:build", {"latent": 6}, sample=(12, 12, 3))
     expected = forms(settings, ours)
-    assert len(expected) == 3, "weight, bias and label counts"
+    assert len(expected) == arrays
     assert forms(settings, grey) == forms(settings, colour) == expected
     extractors = [set(named(jax.eval_shape(task.model.init, KEY)[0].extractor)) for task in (ours, grey, colour)]
     assert not any(a & b for a, b in itertools.pairwise(extractors))
