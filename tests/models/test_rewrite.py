@@ -78,6 +78,23 @@ def test_small_convolutions_of_any_network_are_trained_by_the_kernels(
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), expected, trained(x, weight))
 
 
+@pytest.mark.usefixtures("kernels")
+def test_a_gradient_within_a_loss_goes_through_the_kernels() -> None:
+    x, weight = jax.random.normal(KEY, (2, 6, 5, 2)), jax.random.normal(jax.random.key(4), (3, 3, 2, 3))
+
+    def f(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(x, weight, (2, 2), [(1, 1)] * 2, (1, 1), (1, 1), ("NHWC", "HWIO", "NHWC"))
+
+    def slope(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        inner = jax.grad(lambda x, weight: jnp.sum(jnp.sin(f(x, weight))), (0, 1))
+        return lambda x, weight: sum(jnp.sum(g**2) for g in inner(x, weight))
+
+    ours = jax.grad(slope(rewritten(f, _patches)), (0, 1))
+    assert "pallas_call" in str(jax.make_jaxpr(ours)(x, weight))
+    expected, found = jax.grad(slope(f), (0, 1))(x, weight), ours(x, weight)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), expected, found)
+
+
 @pytest.mark.parametrize(
     ("orders", "stride", "padding", "dilation", "between", "groups"),
     [

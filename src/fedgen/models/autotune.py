@@ -1,8 +1,9 @@
 """How each convolution of a network is computed: as a product of patches, by XLA's convolution, or in Winograd's way.
 
 What is faster depends on its channels and on the device. A rule, from measurements, decides for short runs. Where a
-convolution takes a minute or more of a run, both are measured once and the outcome is kept in the user's cache folder;
-it replaces the rule's choice only where it is clearly faster, so that a second measurement would say the same.
+convolution takes a minute or more of a run, patches and the other way that the rule knows for it are measured once, and
+the outcome is kept in the user's cache folder; it replaces the rule's choice only where it is clearly faster, so that a
+second measurement would say the same.
 """
 
 import json

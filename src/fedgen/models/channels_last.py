@@ -100,6 +100,8 @@ BY_FOUR = Tiling(
 
 def by_xla(x: Array, weight: Array, window: Window, dtype: Any = None) -> Array:
     """x [sample, *places, in], weight [*window, in / groups, out] -> [sample, *places, out]."""
+    if jax.default_backend() != "cpu":  # what is said here of gradients and orders is of CPUs
+        return _by_xla(x, weight, window, dtype)
     return _of_window(x, weight, window, dtype, _convolve if window.groups == 1 else _by_xla)
 
 

@@ -39,8 +39,8 @@ def conv_norm_relu(
 
 def takes_convolution(x: Array, fan_out: int) -> bool:
     """Whether `convolve` is for x [in, h, w, sample], where it is trained."""
-    # In this order: an export may leave the number of samples open.
-    return _are_few(len(x), fan_out) and x.dtype == jnp.float32 and kernels_run_here()
+    known = isinstance(x.shape[-1], int)  # an export may leave the number of samples open
+    return known and _are_few(len(x), fan_out) and x.dtype == jnp.float32 and kernels_run_here()
 
 
 def convolve(weight: Array, x: Array) -> Array:
