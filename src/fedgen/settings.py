@@ -114,7 +114,8 @@ class Settings(TypedDict, total=False):
     """weight decay of the users' training (sgd, adam: added to the gradient; adamw: decoupled)."""
 
     clip_gradient: float
-    """maximum norm of a mini-batch's gradient; larger ones are scaled down (0: no limit)."""
+    """maximum norm of a mini-batch's gradient; larger ones are scaled down (0: no limit); 1 where robust aggregation is
+    asked for and this is not said."""
 
     optimizer_state: Literal["fresh", "kept"]
     """whether a user's optimiser starts fresh in each round, or its state (momentum, Adam's moments) is kept."""
