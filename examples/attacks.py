@@ -22,7 +22,12 @@ import numpy as np
 
 import fedgen
 from fedgen.algorithms.fedavg import fedavg
+from fedgen.algorithms.feddyn import feddyn
+from fedgen.algorithms.fedgen import Upload as LabelCounts
 from fedgen.algorithms.fedgen import fedgen as fedgen_algorithm
+from fedgen.algorithms.fedmoments import fedmoments
+from fedgen.algorithms.fedopt import fedopt
+from fedgen.algorithms.scaffold import Control, scaffold
 from fedgen.algorithms.wrap import With, innermost, with_innermost
 from fedgen.config import resolve
 from fedgen.core.trees import is_off
@@ -56,10 +61,11 @@ class Known(NamedTuple):
     longest: jax.Array  # the longest update that the server does not shorten
     against: jax.Array  # how far it may go against their mean, as that of an update as long
     hidden: jax.Array  # how many deviations from the mean are no farther from any honest update than these are apart
+    start: Any  # the received model
 
 
-def known(updates: Any, honest: jax.Array, bound: Any = BOUND, most: Any = AGAINST) -> Known:
-    """The knowledge in updates [user, ...], of which those that are `honest` [user] count."""
+def known(updates: Any, honest: jax.Array, start: Any, bound: Any = BOUND, most: Any = AGAINST) -> Known:
+    """The knowledge in updates [user, ...] of the model `start`, of which those that are `honest` [user] count."""
     part = honest / jnp.sum(honest)
     mean = jax.tree.map(lambda a: jnp.tensordot(part, a, axes=1), updates)
     square = jax.tree.map(lambda a, m: jnp.tensordot(part, (a - m) ** 2, axes=1), updates, mean)
@@ -72,7 +78,8 @@ def known(updates: Any, honest: jax.Array, bound: Any = BOUND, most: Any = AGAIN
     along = jnp.abs(jax.vmap(_product)(updates, rest)) / jnp.maximum(jax.vmap(_length)(rest), 1e-12)
     farthest = most * jnp.max(jnp.where(honest > 0, along, 0.0))
     deviation = jax.tree.map(jnp.sqrt, square)
-    return Known(mean, deviation, longest, jnp.minimum(0.99 * farthest, longest), _hidden(updates, honest, deviation))
+    against = jnp.minimum(0.99 * farthest, longest)
+    return Known(mean, deviation, longest, against, _hidden(updates, honest, deviation), start)
 
 
 def _hidden(updates: Any, honest: jax.Array, deviation: Any) -> jax.Array:
@@ -100,6 +107,12 @@ def _reversal(mine: Any, others: Known) -> Any:
     """The honest mean, negated, as long as may be."""
     factor = others.longest / jnp.maximum(_length(others.mean), 1e-12)
     return jax.tree.map(lambda m: -factor * m, others.mean)
+
+
+def _outwards(mine: Any, others: Known) -> Any:
+    """Along the received model, as long as may be: against nobody's update, and the same way in each round."""
+    factor = others.longest / jnp.maximum(_length(others.start), 1e-12)
+    return jax.tree.map(lambda a: factor * a, others.start)
 
 
 def _within(harm: Any, others: Known) -> Any:
@@ -136,13 +149,15 @@ ATTACKS: dict[str, Callable[[Any, Known], Any]] = {
     "within the rules, predictor": _layer,
     # Shejwalkar and Houmansadr 2021, "Manipulating the Byzantine" (min-max): made to pass where distances are judged
     "min-max": lambda mine, others: jax.tree.map(lambda m, s: m - others.hidden * s, others.mean, others.deviation),
+    # Within all rules, too: it is long, but across the others' updates; what adds up over the rounds, this makes large
+    "steady push": _outwards,
     # Keeps to every rule: trains as all do, on wrong labels
     "wrong labels": lambda mine, others: mine,
     # No attack: the mean is as if the user were not there, which is what its data is worth to the others
     "absent": lambda mine, others: others.mean,
 }
 NAMES = list(ATTACKS)
-LATE, COUNTS, ABSENT = (NAMES.index(name) for name in ("one late shot", "lying counts", "absent"))
+LATE, COUNTS, ABSENT, STEADY = map(NAMES.index, ("one late shot", "lying counts", "absent", "steady push"))
 ON_WRONG_LABELS = {NAMES.index(name) for name in ("label flip × 10", "wrong labels")}
 
 
@@ -164,7 +179,7 @@ def under_attack(builder: Callable[..., fedgen.Algorithm]) -> Callable[..., fedg
             updates = jax.tree.map(lambda a, b: a - b, sent.params, start)
             bound = BOUND if is_off(federation.max_update) else federation.max_update
             most = AGAINST if is_off(federation.max_against) else federation.max_against
-            others = known(updates, 1.0 - bad, bound, most)
+            others = known(updates, 1.0 - bad, start, bound, most)
             forged = [jax.vmap(lambda mine, f=f: f(mine, others))(updates) for f in ATTACKS.values()]
 
             def chosen(a: jax.Array, b: jax.Array, *ways: jax.Array) -> jax.Array:
@@ -173,7 +188,16 @@ def under_attack(builder: Callable[..., fedgen.Algorithm]) -> Callable[..., fedg
 
             params = jax.tree.map(chosen, sent.params, start, *forged)
             uploads = with_innermost(uploads, sent._replace(params=params))
-            if isinstance(uploads, With):
+            if isinstance(uploads, With) and isinstance(uploads.own, Control):  # what users correct their steps by
+                moved = jax.tree.map(lambda a, b: a - b, uploads.own.control, server.own.control)
+                others = known(moved, 1.0 - bad, server.own.control, bound, most)
+                push = jax.tree.map(lambda a, b: a + b, server.own.control, _outwards(None, others))
+                pushes = bad & (attack == STEADY)
+                control = jax.tree.map(
+                    lambda a, p: jnp.where(pushes.reshape(-1, *[1] * p.ndim), p, a), uploads.own.control, push
+                )
+                uploads = With(uploads.base, Control(control))
+            if isinstance(uploads, With) and isinstance(uploads.own, LabelCounts):
                 honest = uploads.own.counts
                 counts = jnp.where((bad & (attack == COUNTS))[:, None], lying(honest), honest)
                 counts = jnp.where((bad & (attack == ABSENT))[:, None], jnp.zeros_like(honest), counts)
@@ -188,6 +212,10 @@ def under_attack(builder: Callable[..., fedgen.Algorithm]) -> Callable[..., fedg
 BUILDERS = {
     "fedavg": under_attack(fedavg),
     "fedgen": under_attack(lambda task, federation: fedgen_algorithm(task, federation, generator_steps=20)),
+    "scaffold": under_attack(scaffold),
+    "feddyn": under_attack(feddyn),
+    "fedopt": under_attack(fedopt),
+    "fedmoments": under_attack(fedmoments),
 }
 
 
@@ -272,9 +300,9 @@ def all_cases(algorithm: str, alphas: Sequence[float], seeds: int, chosen: Seque
 
 
 def named(aggregation: str, settings: Mapping[str, Any]) -> str:
-    """The name of a row: the aggregation, and to what honest users clip their gradients where that is said."""
-    clip = settings.get("clip_gradient")
-    return aggregation if clip is None else f"{aggregation}, gradients to {clip:g}"
+    """The name of a row: the aggregation, and where they are said the rate and to what users clip their gradients."""
+    said = {"clip_gradient": ", gradients to {:g}", "lr": ", rate {:g}"}
+    return aggregation + "".join(text.format(settings[key]) for key, text in said.items() if key in settings)
 
 
 def measure(
@@ -344,7 +372,7 @@ def draw(folder: Path, found: Mapping[str, Mapping[str, list[float]]]) -> None:
 def main() -> None:
     """Read the options, compute what is missing, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--algorithm", nargs="+", default=list(BUILDERS), choices=list(BUILDERS))
+    parser.add_argument("--algorithm", nargs="+", default=["fedavg", "fedgen"], choices=list(BUILDERS))
     parser.add_argument("--aggregation", nargs="+", default=list(AGGREGATIONS), choices=list(AGGREGATIONS))
     parser.add_argument("--attack", nargs="+", default=NAMES, choices=NAMES)
     parser.add_argument("--attackers", type=int, default=3, choices=(1, 2, 3), help="up to so many")
@@ -352,6 +380,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rounds", nargs="+", type=int, default=[40], help="after which accuracy is computed")
     parser.add_argument("--clip-gradient", nargs="+", type=float, help="norms to try (default: the settings' own)")
+    parser.add_argument("--lr", type=float, help="users' rate (default: 0.1)")
     parser.add_argument("--json", type=Path, help="all results; what is there already is not computed again")
     parser.add_argument("--folder", type=Path, help="where attacks.svg is drawn, for the first algorithm and alpha")
     chosen = parser.parse_args()
@@ -359,7 +388,7 @@ def main() -> None:
     kept = json.loads(chosen.json.read_text()) if chosen.json and chosen.json.exists() else []
     for algorithm in chosen.algorithm:
         for aggregation, clip in product(chosen.aggregation, chosen.clip_gradient or [None]):
-            settings = {} if clip is None else {"clip_gradient": clip}
+            settings = {k: v for k, v in {"clip_gradient": clip, "lr": chosen.lr}.items() if v is not None}
             asked = all_cases(algorithm, chosen.alpha, chosen.seeds, chosen.attack, chosen.attackers)
             if not missing(kept, algorithm, named(aggregation, settings), sorted(chosen.rounds), asked):
                 continue

@@ -44,7 +44,7 @@ class Attacker:
         late = self.attack == "one late shot" and self.round != str(SETTINGS["rounds"] - 1)
         if site != ATTACKER or late:
             return content
-        others = attacks.known(stack(self.seen), jnp.ones(len(self.seen)))
+        others = attacks.known(stack(self.seen), jnp.ones(len(self.seen)), start)
         forged = attacks.ATTACKS[self.attack](mine, others)
         params = jax.tree.map(lambda a, b: np.asarray(a + b, np.float32), forged, start)
         upload = with_innermost(upload, sent._replace(params=params))

@@ -26,7 +26,7 @@ from fedgen.models.rewrite import Choose, Convolution, How
 
 FEW_CHANNELS = 12  # with fewer, patches are faster on a CPU (with 6, 1.5 times); with more XLA is (with 16, 5 times)
 FEW_OUTPUTS = 32  # with more, what comes next is XLA's, and what patches gain is lost to another order of axes
-MANY_CHANNELS = 64  # from here on Winograd's way is faster than XLA on a CPU: about twice, with 64 as with 256
+MANY_CHANNELS = 32  # from here on Winograd's way is faster than XLA on a CPU: about twice, with 32 as with 256
 WORTH_SECONDS = 60.0  # that a convolution takes in a run, for measuring to pay
 SPEED = {"cpu": 2e10, "gpu": 1e13}  # floating-point operations per second, for that estimate
 LOOPED = 3  # steps of a measurement
