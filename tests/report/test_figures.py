@@ -87,3 +87,47 @@ def test_what_lies_below_a_figure_is_named_outside_of_it(tmp_path: Path, monkeyp
         assert "(below the frame:" in axes.get_xlabel()
         assert max(map(len, axes.get_xlabel().splitlines())) <= 40
         assert not axes.texts
+
+
+def frame_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, curves: list[list[float]], **more: object
+) -> tuple[float, float, str]:
+    series = [
+        {"name": name, "label": name, "x": [10, 20, 30, 40, 50, 60], "y": ys, "low": ys, "high": ys}
+        for name, ys in zip(("fedavg", "fedgen", "fedprox"), curves, strict=False)
+    ]
+    panel = {"title": "", "kind": kind, "x_label": "round", "y_label": "", "log": False, "series": series, **more}
+    columns = [{"name": one["name"], "label": one["label"], "algorithm": one["name"]} for one in series]
+    head = {"experiment": "x", "title": "x", "preset": "paper", "quick": False, "overrides": {}}
+    drawn = []
+    monkeypatch.setattr("fedgen.paper.figures.save_figure", lambda figure, *_: drawn.append(figure) or [])
+    draw({**head, "columns": columns, "figures": [panel]}, tmp_path)
+    (axes,) = drawn[0].axes
+    return (*axes.get_ylim(), axes.get_xlabel())
+
+
+def test_a_figure_of_curves_shows_what_they_do_after_their_first_third(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bottom, top, label = frame_of(
+        tmp_path, monkeypatch, "curves", [[20.0, 90.0, 95.0, 97.0, 98.0, 99.9], [10.0, 88.0, 94.0, 96.0, 97.0, 97.5]]
+    )
+    assert 86 < bottom < 88
+    assert 99.9 < top <= 100
+    assert label == "round"
+    bottom, top, _ = frame_of(
+        tmp_path, monkeypatch, "bytes", [[20.0, 80.0, 81.0, 82.0, 83.0, 84.0], [10.0, 40.0, 50.0, 75.0, 79.0, 80.0]]
+    )
+    assert 79 < bottom < 80
+    assert 84 < top < 85
+
+
+def test_a_figure_can_show_what_lies_far_below_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    curves = [[60.0] * 6, [20.0] * 6, [8.0, 7.0, 6.0, 7.0, 8.0, 9.0]]
+    bottom, _, label = frame_of(tmp_path, monkeypatch, "lines", curves)
+    assert bottom > 20
+    assert label.endswith("fedprox\N{NO-BREAK SPACE}9)")
+    bottom, top, label = frame_of(tmp_path, monkeypatch, "lines", curves, whole=True)
+    assert 0 <= bottom < 6
+    assert top > 60
+    assert label == "round"

@@ -198,6 +198,7 @@ def _figure(
         "x_label": figure.x_label,
         "y_label": y_label,
         "log": figure.log,
+        **({"whole": True} if figure.whole else {}),
         "series": [one for one in series if one["x"]],
     }
 

@@ -17,6 +17,7 @@ from fedgen.report.styles import DASHES, LIGHT, styles_of
 _BESIDE = 4  # figures side by side
 _LETTERS = 40  # below a figure, in a line
 _FAR = 25.0  # points below the best: further down a curve would flatten the others
+_ROOM = 0.06  # above and below what is shown, of its height
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
@@ -76,16 +77,28 @@ def _panels(results: Results, panels: Sequence[Mapping[str, Any]], folder: Path,
 
 
 def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> list[str]:
-    """Leave out the first rounds, and say where a curve ends that lies far below the others."""
+    """Leave out the first third of learning curves and what is far below, and say what lies below the frame."""
+    spans = [_range(one, panel["kind"]) for one in panel["series"]]
+    spans += [(y, y) for one in panel["series"] for _, y in one.get("published", ())]
+    lowest, highest = zip(*spans, strict=True)
+    far = 100 if panel.get("whole") else _FAR
     ends = {one["label"]: one["y"][-1] for one in panel["series"]}
-    lowest = [min(one["y"]) if panel["kind"] == "lines" else one["y"][-1] for one in panel["series"]]
-    lowest += [y for one in panel["series"] for _, y in one.get("published", ())]
-    near = [low for low in lowest if low >= max(ends.values()) - _FAR]
-    bottom = max(min(near) - (2 if panel["kind"] == "lines" else 12), 0)
-    axes.set_ylim(bottom=bottom)
+    near = [low for low in lowest if low >= max(ends.values()) - far]
+    top, bottom = max(highest), min(near or lowest)
+    room = _ROOM * (top - bottom) + 0.1
+    bottom = max(bottom - room, 0)
+    axes.set_ylim(bottom, min(top + room, 100))
     below = [f"{label} {end:.0f}" for label, end in ends.items() if end < bottom]
     partly = [one["label"] for one in panel["series"] if min(one["y"]) < bottom <= one["y"][-1]]
     if panel["kind"] == "lines":
         below += [f"{label} in part" for label in partly]
     whole = [one.replace(" ", "\N{NO-BREAK SPACE}") for one in below]  # a name and its number stay in one line
     return textwrap.wrap(f"(below the frame: {', '.join(whole)})", _LETTERS) if below else []
+
+
+def _range(one: Mapping[str, Any], kind: str) -> tuple[float, float]:
+    """The lowest and the highest value of a curve that is worth showing: of a learning curve after its first third."""
+    if kind == "lines":
+        return min(one["y"]), max(one["high"])
+    late = [y for x, y in zip(one["x"], one["y"], strict=True) if 3 * x >= one["x"][-1]]
+    return min(late), max(late)

@@ -89,6 +89,7 @@ class Figure(_Strict):
     kind: Literal["curves", "bytes", "lines"] = "curves"
     x_label: str = "round"
     log: bool = False
+    whole: bool = False  # whether it shows what lies far below the best, too
 
 
 class Experiment(_Strict):
