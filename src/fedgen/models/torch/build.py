@@ -32,7 +32,7 @@ def build(
     example = _example(sample)
     if isinstance(sample, jax.ShapeDtypeStruct) and channels_last is None:
         channels_last = tuple(sample.shape) != tuple(example.shape) or example.ndim == 3
-    module = (copy.deepcopy(source) if isinstance(source, nn.Module) else _made(source, 0)).cpu()
+    module = (_copied(source) if isinstance(source, nn.Module) else _made(source, 0)).cpu()
     network = Network(module, find_predictor(module, predictor, example), example, channels_last)
     names = [*network.extractor, *network.predictor, *network.statistics]
     present = arrays_of(module)
@@ -64,6 +64,15 @@ def _example(sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct) -> tor
         return torch.zeros(tuple(sample))
     words = jnp.issubdtype(form_of(sample).dtype, jnp.integer)
     return torch.zeros(taken_by_module(sample), dtype=torch.int64 if words else torch.float32)
+
+
+def _copied(source: nn.Module) -> nn.Module:
+    """The module, with the hooks of its parameters, which a copy loses."""
+    module = copy.deepcopy(source)
+    for parameter, original in zip(module.parameters(), source.parameters(), strict=True):
+        for hook in (original._backward_hooks or {}).values():
+            parameter.register_hook(hook)
+    return module
 
 
 def _seed(key: Array) -> int:

@@ -13,6 +13,7 @@ from torch import nn
 from fedgen.core.contract import Array, Params, Tree
 from fedgen.errors import FedgenError
 from fedgen.models.torch.export import Exported, Exporter, array_of, first_names
+from fedgen.models.torch.gradients import check_gradients
 from fedgen.models.torch.graph import Part
 from fedgen.models.torch.layout import as_module_takes
 
@@ -35,6 +36,7 @@ class Network:
         moving = {*learned, *self.statistics}
         self._fixed = {name: array for name, array in arrays.items() if name not in moving}
         self._check(predictor)
+        check_gradients(module, self._export(True), self._export(False), example)
         self.random = self._draws(arrays)
 
     def extract(
