@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -375,6 +376,66 @@ class Pair(Headless):
         return self.one(x), x
 
 
+class Packed(nn.Module):
+    """A recurrent network that skips the padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.recurrent, self.fc = nn.Embedding(5, 3), nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        lengths = (words != 0).sum(1).clamp(min=1)
+        packed = nn.utils.rnn.pack_padded_sequence(self.embedding(words), lengths, True, False)
+        return self.fc(self.recurrent(packed)[1][-1])
+
+
+class Turned(nn.Module):
+    """Asks for the numbers in a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x if x.sum() > 0 else -x)
+
+
+def test_packed_sequences_are_said() -> None:
+    with pytest.raises(FedgenError, match="'recurrent' receives a packed sequence"):
+        fedgen.from_torch(Packed(), sample=TOKENS)
+
+
+def test_code_that_depends_on_numbers_is_said_without_graphs(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(FedgenError, match=r"asks for the numbers in a tensor.*torch.where"):
+        fedgen.from_torch(Turned(), sample=(4,))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_transformer_may_mask_its_padding_whatever_the_sample() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.fc = nn.Embedding(5, 4, padding_idx=0), nn.Linear(4, 2)
+            layer = nn.TransformerEncoderLayer(4, 2, 4, dropout=0.0, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 1)
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.encoder(self.embedding(words), src_key_padding_mask=words == 0).mean(1))
+
+    module = Masked()
+    model, params, statistics = _model(module, TOKENS)
+    words = np.array([[1, 2, 3, 4, 0, 0, 0], [4, 3, 0, 0, 0, 0, 0]])
+    z, _ = model.extract(params.extractor, statistics, words, False)
+    found = model.predict(params.predictor, z)
+    theirs = module.train()(torch.tensor(words)).detach()  # in evaluation its fast path leaves the padding out
+    np.testing.assert_allclose(found, theirs, atol=1e-5)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    OLD_WEIGHT_NORM = nn.utils.weight_norm(nn.Linear(4, 3))
+
+
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [
@@ -396,6 +457,17 @@ class Pair(Headless):
             "has running statistics",
         ),
         (lambda: 3, {}, "not int"),
+        (torch.optim.SGD([torch.zeros(1)]), {}, "takes an nn.Module or a function that makes one, not SGD"),
+        (
+            nn.Sequential(nn.Linear(4, 2)),
+            {"sample": torch.zeros(4, dtype=torch.int64)},
+            r"of torch.int64, but of torch.float32; .*x.astype\('float32'\)",
+        ),
+        (nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(8, 2)), {}, "whole numbers, and sample=torch.zeros"),
+        (nn.Sequential(nn.Linear(4, 2)).double(), {}, r"but of torch.float64; .*module.float\(\)"),
+        (nn.Sequential(nn.Linear(4, 2)).half(), {}, r"but of torch.float16; .*module.float\(\)"),
+        (nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), {}, "'0.weight' has no shape .* call the module once"),
+        (nn.Sequential(OLD_WEIGHT_NORM, nn.Linear(3, 2)), {}, "parametrizations.weight_norm"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_model_is_said(module: Any, options: dict[str, Any], message: str) -> None:

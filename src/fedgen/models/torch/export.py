@@ -1,6 +1,8 @@
 """An `nn.Module` as graphs of ATen operations, by `torch.export`: one in training and one in evaluation mode."""
 
 import contextlib
+import io
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from torch import nn
 from torch.export import Dim
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fedgen.errors import FedgenError
 from fedgen.models.torch.graph import Part, part
@@ -96,13 +99,15 @@ class Exporter:
         except Exception as error:
             mode = "training" if train else "evaluation"
             said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            if isinstance(error, GuardOnDataDependentSymNode):
+                said = "its Python code asks for the numbers in a tensor, as `if x.sum() > 0` does; use torch.where"
             raise FedgenError(f"torch.export cannot follow the module in {mode} mode: {said}") from error
         return _read(program, self._names, (), batch, batch)
 
     def _program(self, train: bool, batch: int, shapes: Any) -> Any:
         x = self._example.expand(batch, *self._example.shape).clone()
         self._module.train(train)
-        with quiet(), no_fast_path():
+        with quiet(), _no_graphs(), no_fast_path():
             program = torch.export.export(self._module, (x,), dynamic_shapes=shapes)
             _stop_gradients(program.graph_module)
             # What has a counterpart stays as it is; the rest is decomposed until it has one.
@@ -201,6 +206,19 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+@contextlib.contextmanager
+def _no_graphs() -> Iterator[None]:
+    """Without the graphs that torch.export prints where it fails."""
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        log.setLevel(level)
 
 
 @contextlib.contextmanager
