@@ -66,11 +66,11 @@ class Network:
         (logits,) = exported.predictor(values, floating, _Keys(None, _IN_PREDICTOR))
         return logits.reshape(*lead, -1)
 
-    def state_dict(self, params: Params, statistics: Tree) -> dict[str, Any]:
+    def state_dict(self, params: Params, statistics: Tree) -> dict[str, torch.Tensor]:
         """All parameters and buffers under the module's names; what does not learn is as it was in the module."""
         moved = {**params.extractor, **params.predictor, **statistics}
         values = {**self._fixed, **{name: np.array(array, np.float32) for name, array in moved.items()}}
-        return {name: values[self._first[name]] for name in self._names}
+        return {name: torch.tensor(values[self._first[name]]) for name in self._names}
 
     def _updated(self, exported: Exported, train: bool) -> list[str]:
         return [name for name in self.statistics if train and name in exported.updates]
