@@ -399,6 +399,23 @@ class Turned(nn.Module):
         return self.fc(x if x.sum() > 0 else -x)
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_bags_of_words_may_begin_at_offsets(learns: bool) -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags, self.fc = nn.EmbeddingBag(5, 3).requires_grad_(learns), nn.Linear(3, 2)
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.bags(words.flatten(), torch.arange(0, words.numel(), words.shape[1])))
+
+    module = Bags()
+    model, params, statistics = _model(module, TOKENS)
+    words = np.random.default_rng(0).integers(0, 5, (3, 7))
+    z, _ = model.extract(params.extractor, statistics, words, True)
+    np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, words), atol=1e-6)
+
+
 def test_packed_sequences_are_said() -> None:
     with pytest.raises(FedgenError, match="'recurrent' receives a packed sequence"):
         fedgen.from_torch(Packed(), sample=TOKENS)

@@ -21,8 +21,9 @@ def check_gradients(module: nn.Module, training: Exported, evaluation: Exported,
     train = not _draws(training)  # two dropouts cannot be compared, but the module without them can
     exported = training if train else evaluation
     learned = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    with quiet(), no_fast_path(), torch.enable_grad(), torch.random.fork_rng(devices=[]), _shifted(module):
-        x = _batch(module, example, _BATCH if exported.holds_for(_BATCH) else 2)
+    draw = torch.Generator().manual_seed(0)
+    with quiet(), no_fast_path(), torch.enable_grad(), _shifted(module, draw):
+        x = _batch(module, example, _BATCH if exported.holds_for(_BATCH) else 2, draw)
         tensors = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
         copies = {name: tensor.requires_grad_(name in learned) for name, tensor in tensors.items()}
         own = _gradients(module.train(train)(x), [module.get_parameter(name) for name in learned])
@@ -48,15 +49,15 @@ def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 @contextlib.contextmanager
-def _shifted(module: nn.Module) -> Iterator[None]:
+def _shifted(module: nn.Module, draw: torch.Generator) -> Iterator[None]:
     """Its parameters a little elsewhere for a while; parameters and buffers are as they were afterwards."""
     before = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
-    torch.manual_seed(0)
     try:
         with torch.no_grad():
             for parameter in module.parameters():
                 if parameter.requires_grad:
-                    parameter.add_(_SHIFT * torch.randn_like(parameter) * (parameter.abs() + _SHIFT))
+                    noise = torch.randn(parameter.shape, generator=draw).to(parameter.dtype)
+                    parameter.add_(_SHIFT * noise * (parameter.abs() + _SHIFT))
         yield
     finally:
         _set(module, before)
@@ -68,13 +69,13 @@ def _set(module: nn.Module, values: dict[str, torch.Tensor]) -> None:
             tensor.copy_(values[name])
 
 
-def _batch(module: nn.Module, example: torch.Tensor, count: int) -> torch.Tensor:
+def _batch(module: nn.Module, example: torch.Tensor, count: int, draw: torch.Generator) -> torch.Tensor:
     """Random samples that the module takes; whole numbers are small, since it may know few of them."""
     shape = (count, *example.shape)
     if example.is_floating_point():
-        tried = [torch.randn(shape), torch.rand(shape)]
+        tried = [torch.randn(shape, generator=draw), torch.rand(shape, generator=draw)]
     else:
-        tried = [torch.randint(0, most, shape) for most in (3, 2)]
+        tried = [torch.randint(0, most, shape, generator=draw) for most in (3, 2)]
     own = example.expand(shape).clone()
     return next((x for x in (x.to(example.dtype) for x in tried) if _takes(module, x)), own)
 
