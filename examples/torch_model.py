@@ -3,7 +3,6 @@
 Needs the extra `torch`.
 """
 
-import torch
 from torch import nn
 
 import fedgen
@@ -15,6 +14,5 @@ net = nn.Sequential(
 )  # fmt: skip
 model = fedgen.from_torch(net, sample=(1, 28, 28))
 result = fedgen.simulate("fedavg", data="mnist", model=model, rounds=10, eval_every=10, lr=0.1)
-trained = model.state_dict(*result.model().network)
-net.load_state_dict({name: torch.as_tensor(a) for name, a in trained.items()})
+net.load_state_dict(model.state_dict(*result.model().network))
 print(result["results"][0]["accuracy"])

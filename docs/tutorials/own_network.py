@@ -75,11 +75,10 @@ result
 # %% [markdown]
 # ## And back
 #
-# `state_dict` has the trained arrays by the names that PyTorch knows.
+# `state_dict` has the trained weights by the names that PyTorch knows.
 
 # %%
-trained = model.state_dict(*result.model().network)
-net.load_state_dict({name: torch.as_tensor(array) for name, array in trained.items()})
+net.load_state_dict(model.state_dict(*result.model().network))
 
 mnist = fedgen.DATASETS["mnist"]()
 # As the run scales bytes.

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -214,9 +215,8 @@ def test_trains_in_the_simulator_and_goes_back_to_torch() -> None:
     setup = prepare(resolve(small, settings, own={"dataset", "model"}), small_data(), model)
     server = play(setup, 2).server
     back = model.state_dict(server.params, server.statistics)
-    assert all(isinstance(value, np.ndarray) for value in back.values())
     start = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    module.load_state_dict({name: torch.as_tensor(value) for name, value in back.items()}, strict=True)
+    module.load_state_dict(back)
     learned = {name for name, tensor in module.state_dict().items() if not torch.equal(tensor, start[name])}
     assert learned == set(start) - {"norm.num_batches_tracked", "table", "unused"}
     x = setup.task.prepare(jnp.asarray(small_data().x_test[:20]))
@@ -347,7 +347,7 @@ def test_frozen_parameters_stay_and_tied_ones_are_one() -> None:
     model, params, statistics = _model(module, (4,))
     assert set(params.extractor) == {"0.weight", "1.bias"}
     changed = params._replace(extractor={name: array + 1 for name, array in params.extractor.items()})
-    module.load_state_dict({k: torch.as_tensor(v) for k, v in model.state_dict(changed, statistics).items()})
+    module.load_state_dict(model.state_dict(changed, statistics))
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     z, _ = model.extract(changed.extractor, statistics, x, False)
     np.testing.assert_allclose(model.predict(changed.predictor, z), _logits(module, x), atol=1e-5)
@@ -375,6 +375,83 @@ class Pair(Headless):
         return self.one(x), x
 
 
+class Packed(nn.Module):
+    """A recurrent network that skips the padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.recurrent, self.fc = nn.Embedding(5, 3), nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        lengths = (words != 0).sum(1).clamp(min=1)
+        packed = nn.utils.rnn.pack_padded_sequence(self.embedding(words), lengths, True, False)
+        return self.fc(self.recurrent(packed)[1][-1])
+
+
+class Turned(nn.Module):
+    """Asks for the numbers in a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x if x.sum() > 0 else -x)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_bags_of_words_may_begin_at_offsets(learns: bool) -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags, self.fc = nn.EmbeddingBag(5, 3).requires_grad_(learns), nn.Linear(3, 2)
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.bags(words.flatten(), torch.arange(0, words.numel(), words.shape[1])))
+
+    module = Bags()
+    model, params, statistics = _model(module, TOKENS)
+    words = np.random.default_rng(0).integers(0, 5, (3, 7))
+    z, _ = model.extract(params.extractor, statistics, words, True)
+    np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, words), atol=1e-6)
+
+
+def test_packed_sequences_are_said() -> None:
+    with pytest.raises(FedgenError, match="'recurrent' receives a packed sequence"):
+        fedgen.from_torch(Packed(), sample=TOKENS)
+
+
+def test_code_that_depends_on_numbers_is_said_without_graphs(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(FedgenError, match=r"asks for the numbers in a tensor.*torch.where"):
+        fedgen.from_torch(Turned(), sample=(4,))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_transformer_may_mask_its_padding_whatever_the_sample() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.fc = nn.Embedding(5, 4, padding_idx=0), nn.Linear(4, 2)
+            layer = nn.TransformerEncoderLayer(4, 2, 4, dropout=0.0, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 1)
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.encoder(self.embedding(words), src_key_padding_mask=words == 0).mean(1))
+
+    module = Masked()
+    model, params, statistics = _model(module, TOKENS)
+    words = np.array([[1, 2, 3, 4, 0, 0, 0], [4, 3, 0, 0, 0, 0, 0]])
+    z, _ = model.extract(params.extractor, statistics, words, False)
+    found = model.predict(params.predictor, z)
+    theirs = module.train()(torch.tensor(words)).detach()  # in evaluation its fast path leaves the padding out
+    np.testing.assert_allclose(found, theirs, atol=1e-5)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    OLD_WEIGHT_NORM = nn.utils.weight_norm(nn.Linear(4, 3))
+
+
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [
@@ -396,6 +473,17 @@ class Pair(Headless):
             "has running statistics",
         ),
         (lambda: 3, {}, "not int"),
+        (torch.optim.SGD([torch.zeros(1)]), {}, "takes an nn.Module or a function that makes one, not SGD"),
+        (
+            nn.Sequential(nn.Linear(4, 2)),
+            {"sample": torch.zeros(4, dtype=torch.int64)},
+            r"of torch.int64, but of torch.float32; .*x.astype\('float32'\)",
+        ),
+        (nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(8, 2)), {}, "whole numbers, and sample=torch.zeros"),
+        (nn.Sequential(nn.Linear(4, 2)).double(), {}, r"but of torch.float64; .*module.float\(\)"),
+        (nn.Sequential(nn.Linear(4, 2)).half(), {}, r"but of torch.float16; .*module.float\(\)"),
+        (nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), {}, "'0.weight' has no shape .* call the module once"),
+        (nn.Sequential(OLD_WEIGHT_NORM, nn.Linear(3, 2)), {}, "parametrizations.weight_norm"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_model_is_said(module: Any, options: dict[str, Any], message: str) -> None:

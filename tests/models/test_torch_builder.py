@@ -53,7 +53,7 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def _start(model: fedgen.Model, seed: int) -> dict[str, np.ndarray]:
-    return model.state_dict(*model.init(jax.random.key(seed)))
+    return {name: tensor.numpy() for name, tensor in model.state_dict(*model.init(jax.random.key(seed))).items()}
 
 
 def test_a_builder_starts_from_the_seed_and_leaves_generators_alone(nets: Any) -> None:

@@ -115,7 +115,7 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield case("sort", X, 1, True)
     yield case("sort.stable", X, stable=True, dim=0)
     yield from (case("topk", X, 2, 1, largest) for largest in (True, False))
-    yield case("cumsum", X, 1)
+    yield from (case(name, X, 1) for name in ("cumsum", "cumprod"))
     yield case("logsumexp", X, [1], True)
     yield case("linalg_vector_norm", X, 2, [1])
     yield case("_softmax", X, 1, False)
@@ -218,6 +218,14 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield case("baddbmm", some(3, 4, 2), X, some(3, 5, 2))
     yield case("einsum", "bij,kj->bik", [X, some(2, 5)])
     yield from (case("embedding", MATRIX, whole(3, 5, most=4), padding) for padding in (-1, 2))
+    words, starts = whole(9, most=4), np.array([0, 3, 3, 7])  # with an empty bag
+    yield from (
+        case("_embedding_bag", some(4, 6), words, starts, False, mode, False, None, last, padding)
+        for mode in (0, 1, 2)
+        for last, padding in ((False, -1), (True, 2))
+    )
+    yield case("_embedding_bag", some(4, 6), words, starts, False, 0, False, some(9))
+    yield case("_trilinear", some(3, 4), some(2, 4, 5), some(3, 5), [1, 3], [0], [1, 2], [2, 3])
     yield case("scaled_dot_product_attention", *ATTENTION)
     yield case("scaled_dot_product_attention", *ATTENTION, some(3, 5), scale=0.3)
     yield case("scaled_dot_product_attention", *ATTENTION, np.array([True, False, True, True, False]).reshape(1, 5))
@@ -226,6 +234,10 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield case("pixel_shuffle", IMAGE, 2)
     yield case("upsample_nearest2d.vec", IMAGE, [13, 20], None)
     yield case("upsample_nearest2d.vec", IMAGE, None, [2.0, 1.5])
+    for corners in (False, True):
+        yield case("upsample_bilinear2d.vec", IMAGE, [13, 5], corners, None)
+        yield case("upsample_bilinear2d.vec", IMAGE, [1, 8], corners, None)
+        yield case("upsample_bilinear2d.vec", IMAGE, None, corners, [2.0, 1.3])
 
     norm = (IMAGE, some(4), some(4), some(4), some(4, low=0.5))
     yield case("_native_batch_norm_legit_no_training", *norm, 0.1, 1e-5)
@@ -325,8 +337,8 @@ CASES = list(_cases())
 AT_ONCE = 40
 RANDOM = {name for name, found in OPERATIONS.items() if found.random} - {name for name, _, _ in CASES}
 FREE = {"aten.empty.memory_format", "aten.empty_like.default"}  # what PyTorch gives is not defined
-# They have another name in PyTorch's own module, or give views that its functions refuse.
-SAME = {"aten._reshape_copy.default", "aten.detach_copy.default"}
+# They have another name in PyTorch's own module, give views that its functions refuse, or have no derivative.
+SAME = {"aten._reshape_copy.default", "aten.detach_copy.default", "aten._embedding_bag_forward_only.default"}
 
 
 def test_every_operation_is_here_or_draws_at_random() -> None:

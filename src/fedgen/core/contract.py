@@ -39,8 +39,8 @@ class Model(NamedTuple):
     `(z, statistics)` with z [batch, latent]; `predict(predictor, z)` gives the logits [batch, class]. A network that
     draws at random in training (dropout) says so with `random`: its `extract(..., train, key=None)` gets another key
     for each step. `state_dict(params, statistics)` gives parameters and statistics under the names that the network's
-    own framework knows, as NumPy arrays; None where there is no such framework. `framework` is that framework: torch,
-    flax, equinox.
+    own framework knows, as NumPy arrays, or as tensors where that is PyTorch; None where there is no such framework.
+    `framework` is that framework: torch, flax, equinox.
     """
 
     init: Callable[[Array], tuple[Params, Tree]]

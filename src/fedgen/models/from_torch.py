@@ -36,7 +36,7 @@ def from_torch(
         channels_last: Whether images are stored with their channels last, where that cannot be told from shapes.
 
     Returns:
-        A model whose `state_dict` gives the trained arrays by PyTorch's names.
+        A model whose `state_dict` gives the trained tensors by PyTorch's names, as `load_state_dict` takes them.
     """
     if find_spec("torch") is None:
         raise FedgenError("from_torch needs PyTorch: pip install '.[torch]' in FedGen's folder")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fedgen.core.contract import Array, Model, Params, Tree
 from fedgen.errors import FedgenError
@@ -29,10 +30,17 @@ def build(
     channels_last: bool | None,
 ) -> Model:
     """See `fedgen.from_torch`."""
+    if not isinstance(source, nn.Module) and not callable(source):
+        raise _unfit(source)
     example = _example(sample)
     if isinstance(sample, jax.ShapeDtypeStruct) and channels_last is None:
         channels_last = tuple(sample.shape) != tuple(example.shape) or example.ndim == 3
-    module = (copy.deepcopy(source) if isinstance(source, nn.Module) else _made(source, 0)).cpu()
+    module = (_copied(source) if isinstance(source, nn.Module) else _made(source, 0)).cpu()
+    if lazy := [name for name, tensor in module.named_parameters() if is_lazy(tensor)]:
+        raise FedgenError(
+            f"the parameter '{lazy[0]}' has no shape before the module has seen a sample; call the module once with a"
+            " batch, then give it to from_torch"
+        )
     network = Network(module, find_predictor(module, predictor, example), example, channels_last)
     names = [*network.extractor, *network.predictor, *network.statistics]
     present = arrays_of(module)
@@ -66,6 +74,21 @@ def _example(sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct) -> tor
     return torch.zeros(taken_by_module(sample), dtype=torch.int64 if words else torch.float32)
 
 
+def _copied(source: nn.Module) -> nn.Module:
+    """The module, with the hooks of its parameters, which a copy loses."""
+    try:
+        module = copy.deepcopy(source)
+    except RuntimeError as error:
+        raise FedgenError(
+            "the module keeps a tensor that PyTorch cannot copy, as torch.nn.utils.weight_norm does; use"
+            " torch.nn.utils.parametrizations.weight_norm, or give a function that makes the module"
+        ) from error
+    for parameter, original in zip(module.parameters(), source.parameters(), strict=True):
+        for hook in (original._backward_hooks or {}).values():
+            parameter.register_hook(hook)
+    return module
+
+
 def _seed(key: Array) -> int:
     """A seed for PyTorch from the data of JAX's key."""
     return int.from_bytes(hashlib.sha256(np.asarray(key).tobytes()).digest()[:8], "little")
@@ -76,5 +99,9 @@ def _made(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     with _SEEDING, torch_seeded(seed):
         module = factory()
     if not isinstance(module, nn.Module):
-        raise FedgenError(f"from_torch takes an nn.Module or a function that makes one, not {type(module).__name__}")
+        raise _unfit(module)
     return module
+
+
+def _unfit(thing: object) -> FedgenError:
+    return FedgenError(f"from_torch takes an nn.Module or a function that makes one, not {type(thing).__name__}")

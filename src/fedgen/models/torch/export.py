@@ -1,6 +1,8 @@
 """An `nn.Module` as graphs of ATen operations, by `torch.export`: one in training and one in evaluation mode."""
 
 import contextlib
+import io
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from torch import nn
 from torch.export import Dim
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fedgen.errors import FedgenError
 from fedgen.models.torch.graph import Part, part
@@ -96,19 +99,39 @@ class Exporter:
         except Exception as error:
             mode = "training" if train else "evaluation"
             said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            if isinstance(error, GuardOnDataDependentSymNode):
+                said = "its Python code asks for the numbers in a tensor, as `if x.sum() > 0` does; use torch.where"
             raise FedgenError(f"torch.export cannot follow the module in {mode} mode: {said}") from error
         return _read(program, self._names, (), batch, batch)
 
     def _program(self, train: bool, batch: int, shapes: Any) -> Any:
         x = self._example.expand(batch, *self._example.shape).clone()
         self._module.train(train)
-        with _quiet(), _no_fast_path():
+        with quiet(), _no_graphs(), no_fast_path():
             program = torch.export.export(self._module, (x,), dynamic_shapes=shapes)
+            _stop_gradients(program.graph_module)
             # What has a counterpart stays as it is; the rest is decomposed until it has one.
             table = torch.export.default_decompositions()
             for operation in [operation for operation in table if str(operation) in OPERATIONS]:
                 del table[operation]
             return program.run_decompositions(table)
+
+
+def _stop_gradients(module: torch.fx.GraphModule) -> None:
+    """Detach what regions under no_grad receive; decomposition makes ordinary operations of them."""
+    for node in list(module.graph.nodes):
+        if str(node.target) != "wrap_with_set_grad_enabled" or node.args[0]:
+            continue
+        region = module.get_submodule(node.args[1].target)
+        (end,) = region.graph.find_nodes(op="output")
+        for given in region.graph.find_nodes(op="placeholder"):
+            if isinstance(given.meta.get("val"), torch.Tensor):
+                with region.graph.inserting_before(given.next):
+                    detached = region.graph.call_function(torch.ops.aten.detach.default, (given,))
+                detached.meta = dict(given.meta)
+                # What only passes through the region keeps its gradient.
+                given.replace_all_uses_with(detached, lambda user, kept=(detached, end): user not in kept)
+        region.recompile()
 
 
 class _Split(nn.Module):
@@ -178,7 +201,7 @@ def _is(node: torch.fx.Node, symbol: torch.SymInt) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the warnings of PyTorch's own parts about each other."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -186,7 +209,20 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_fast_path() -> Iterator[None]:
+def _no_graphs() -> Iterator[None]:
+    """Without the graphs that torch.export prints where it fails."""
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        log.setLevel(level)
+
+
+@contextlib.contextmanager
+def no_fast_path() -> Iterator[None]:
     """Attention by its ordinary operations in evaluation mode, too."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -13,6 +13,7 @@ from torch import nn
 from fedgen.core.contract import Array, Params, Tree
 from fedgen.errors import FedgenError
 from fedgen.models.torch.export import Exported, Exporter, array_of, first_names
+from fedgen.models.torch.gradients import check_gradients
 from fedgen.models.torch.graph import Part
 from fedgen.models.torch.layout import as_module_takes
 
@@ -35,6 +36,7 @@ class Network:
         moving = {*learned, *self.statistics}
         self._fixed = {name: array for name, array in arrays.items() if name not in moving}
         self._check(predictor)
+        check_gradients(module, self._export(True), self._export(False), example)
         self.random = self._draws(arrays)
 
     def extract(
@@ -64,11 +66,11 @@ class Network:
         (logits,) = exported.predictor(values, floating, _Keys(None, _IN_PREDICTOR))
         return logits.reshape(*lead, -1)
 
-    def state_dict(self, params: Params, statistics: Tree) -> dict[str, Any]:
+    def state_dict(self, params: Params, statistics: Tree) -> dict[str, torch.Tensor]:
         """All parameters and buffers under the module's names; what does not learn is as it was in the module."""
         moved = {**params.extractor, **params.predictor, **statistics}
         values = {**self._fixed, **{name: np.array(array, np.float32) for name, array in moved.items()}}
-        return {name: values[self._first[name]] for name in self._names}
+        return {name: torch.tensor(values[self._first[name]]) for name in self._names}
 
     def _updated(self, exported: Exported, train: bool) -> list[str]:
         return [name for name in self.statistics if train and name in exported.updates]

@@ -2,8 +2,10 @@
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from fedgen.errors import FedgenError, unknown
+from fedgen.models.torch.export import no_fast_path
 
 
 def find_predictor(module: nn.Module, name: str | None, example: torch.Tensor) -> str:
@@ -16,19 +18,30 @@ def find_predictor(module: nn.Module, name: str | None, example: torch.Tensor) -
         raise unknown("predictor", name, submodules)
     watched = [path for path, inner in submodules.items() if path == name or (not name and type(inner) is nn.Linear)]
     calls: list[tuple[str, tuple[object, ...]]] = []
+    packed: list[str] = []
+
+    def watch(path: str, given: tuple[object, ...]) -> None:
+        if path in watched:
+            calls.append((path, given))
+        if any(isinstance(argument, PackedSequence) for argument in given):
+            packed.append(path)
+
     hooks = [
-        submodules[path].register_forward_pre_hook(lambda _, given, path=path: calls.append((path, given)))
-        for path in watched
+        inner.register_forward_pre_hook(lambda _, given, path=path: watch(path, given))
+        for path, inner in submodules.items()
     ]
     try:
-        with torch.no_grad():
-            logits = module.eval()(example.expand(2, *example.shape))
+        logits = _called(module, example)
     except Exception as error:  # whatever the module's own code raises
-        shape = tuple(example.shape)
-        raise FedgenError(f"the module does not take samples of shape {shape} of {example.dtype}: {error}") from error
+        raise FedgenError(_not_taken(module, example, error)) from error
     finally:
         for hook in hooks:
             hook.remove()
+    if packed:
+        raise FedgenError(
+            f"the submodule '{packed[0]}' receives a packed sequence, which torch.export does not follow; give it the"
+            " padded one, and take what it gives at the last word of each sample"
+        )
     if not calls:
         which = f"its submodule '{name}'" if name else "any nn.Linear"
         raise FedgenError(f"the module does not call {which}; name the predictor, one of {', '.join(submodules)}")
@@ -50,3 +63,28 @@ def find_predictor(module: nn.Module, name: str | None, example: torch.Tensor) -
         shown = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
         raise FedgenError(f"the module gives {shown} for a batch of 2; it must give logits [batch, class]")
     return found
+
+
+def _called(module: nn.Module, example: torch.Tensor) -> object:
+    """What the module gives in evaluation mode for a batch of two."""
+    with torch.no_grad(), no_fast_path():
+        return module.eval()(example.expand(2, *example.shape))
+
+
+def _not_taken(module: nn.Module, example: torch.Tensor, error: Exception) -> str:
+    """Why the module does not take the sample, and of which type it would be taken."""
+    said = f"the module does not take samples of shape {tuple(example.shape)} of {example.dtype}"
+    remedies = {
+        torch.float32: "give samples of floating-point numbers: x.astype('float32')",
+        torch.int64: "give samples of whole numbers, and sample=torch.zeros(..., dtype=torch.int64)",
+        torch.float64: "make it single with module.float()",
+        torch.float16: "make it single with module.float()",
+        torch.bfloat16: "make it single with module.float()",
+    }
+    for dtype, remedy in remedies.items():
+        try:
+            _called(module, example.to(dtype))
+        except Exception:  # as little as the sample itself
+            continue
+        return f"{said}, but of {dtype}; {remedy}"
+    return f"{said}: {error}"

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from fedgen.core.contract import Array, Scalar
@@ -73,6 +75,45 @@ def embedding(
     return rows if padding < 0 else jnp.where((places == padding)[..., None], lax.stop_gradient(rows), rows)
 
 
+@operation("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
+def embedding_bag(
+    weight: Array, places: Array, offsets: Array, by_frequency: bool = False, mode: int = 0, sparse: bool = False,
+    factors: Array | None = None, last_offset: bool = False, padding: int = -1,
+) -> tuple[Array, None, None, None]:  # fmt: skip
+    """The sum (mode 0), mean (1) or maximum (2) of each bag's rows; a bag begins at its offset in `places`."""
+    starts = offsets[:-1] if last_offset else offsets
+    count, order = len(starts), jnp.arange(len(places))
+    bag = jnp.searchsorted(starts, order, side="right") - 1
+    bag = jnp.where(places == padding, count, bag)  # one bag more, for what is in none
+    rows = jnp.take(weight, places, axis=0)
+    if mode == 2:
+        largest = jax.ops.segment_max(lax.stop_gradient(rows), bag, count + 1)
+        candidates = jnp.where(rows == largest[bag], order[:, None], len(places))
+        first = jax.ops.segment_min(candidates, bag, count + 1)[:count]  # of equal ones, which alone learns
+        found = jnp.take_along_axis(rows, jnp.minimum(first, len(places) - 1), axis=0)
+        return jnp.where(first < len(places), found, 0), None, None, None
+    total = jax.ops.segment_sum(rows if factors is None else rows * factors[:, None], bag, count + 1)[:count]
+    if mode == 1:
+        sizes = jax.ops.segment_sum(jnp.ones(len(places), total.dtype), bag, count + 1)[:count]
+        total = total / jnp.maximum(sizes, 1)[:, None]
+    return total, None, None, None
+
+
+@operation("aten._trilinear.default")
+def trilinear(
+    one: Array, other: Array, third: Array, expand_one: Sequence[int], expand_other: Sequence[int],
+    expand_third: Sequence[int], summed: Sequence[int], unrolled: int = 1,
+) -> Array:  # fmt: skip
+    """The sum of products of three arrays, each without some axes; of these `summed` are summed over."""
+    axes = "abcdefghijklmnopqrstuvwxyz"[: one.ndim + len(expand_one)]
+
+    def without(some: Sequence[int]) -> str:
+        return "".join(axis for place, axis in enumerate(axes) if place not in some)
+
+    equation = ",".join(map(without, (expand_one, expand_other, expand_third)))
+    return jnp.einsum(f"{equation}->{without(summed)}", one, other, third)
+
+
 @operation("aten.scaled_dot_product_attention.default", random=True)
 def attention(
     query: Array, key: Array, value: Array, mask: Array | None = None, dropped: float = 0.0, is_causal: bool = False,
@@ -103,8 +144,35 @@ def pixel_shuffle(x: Array, factor: int) -> Array:
 def upsample_nearest(x: Array, size: Sequence[int] | None, factors: Sequence[float] | None) -> Array:
     """Each pixel of the result from the pixel at its place."""
     for axis in (2, 3):
-        have = x.shape[axis]
-        want = int(have * factors[axis - 2]) if factors else size[axis - 2] if size else have
-        ratio = 1 / factors[axis - 2] if factors else have / want
+        have, want, ratio = _resized(x, axis, size, factors)
         x = jnp.take(x, jnp.minimum(jnp.floor(jnp.arange(want) * ratio).astype(int), have - 1), axis=axis)
     return x
+
+
+@operation("aten.upsample_bilinear2d.vec")
+def upsample_bilinear(
+    x: Array, size: Sequence[int] | None, align_corners: bool, factors: Sequence[float] | None
+) -> Array:
+    """Each pixel of the result from the two at its sides, along each axis by a product with a matrix."""
+    for axis in (2, 3):
+        have, want, ratio = _resized(x, axis, size, factors)
+        if align_corners:
+            place = np.arange(want) * ((have - 1) / max(want - 1, 1))
+        else:
+            place = np.maximum((np.arange(want) + 0.5) * ratio - 0.5, 0)
+        before = np.minimum(place.astype(int), have - 1)
+        share = place - before
+        shares = np.zeros((have, want), np.float32)
+        np.add.at(shares, (before, range(want)), 1 - share)
+        np.add.at(shares, (np.minimum(before + 1, have - 1), range(want)), share)
+        x = jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ jnp.asarray(shares, x.dtype), -1, axis)
+    return x
+
+
+def _resized(
+    x: Array, axis: int, size: Sequence[int] | None, factors: Sequence[float] | None
+) -> tuple[int, int, float]:
+    """An axis' length, that of the result, and how far apart its pixels lie."""
+    have = x.shape[axis]
+    want = int(have * factors[axis - 2]) if factors else size[axis - 2] if size else have
+    return have, want, 1 / factors[axis - 2] if factors else have / want

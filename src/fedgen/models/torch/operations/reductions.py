@@ -107,6 +107,12 @@ def cumulated(x: Array, dim: int, dtype: Any = None) -> Array:
     return jnp.cumsum(x, axis=dim, dtype=dtype)
 
 
+@operation("aten.cumprod.default")
+def multiplied(x: Array, dim: int, dtype: Any = None) -> Array:
+    """Running products."""
+    return jnp.cumprod(x, axis=dim, dtype=dtype)
+
+
 @operation("aten.logsumexp.default")
 def logsumexp(x: Array, dim: Axes, keepdim: bool = False) -> Array:
     """log of the sum of exp."""

@@ -1,0 +1,113 @@
+"""The gradient of an exported graph against the module's own, by PyTorch alone."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.fx import Interpreter
+
+from fedgen.errors import FedgenError
+from fedgen.models.torch.export import Exported, no_fast_path, quiet
+from fedgen.models.torch.registry import OPERATIONS
+
+_BATCH = 4  # samples, where the graph takes any number
+_PART, _OF_ALL = 1e-3, 1e-5  # how far two gradients may be apart: of their own norm, and of the largest one
+_SHIFT = 0.05  # of a weight, so that a layer that starts with zeros passes gradients on
+
+
+def check_gradients(module: nn.Module, training: Exported, evaluation: Exported, example: torch.Tensor) -> None:
+    """Refuse a module whose backward pass is not the derivative of its operations; `example` is one sample."""
+    train = not _draws(training)  # two dropouts cannot be compared, but the module without them can
+    exported = training if train else evaluation
+    learned = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    draw = torch.Generator().manual_seed(0)
+    with quiet(), no_fast_path(), torch.enable_grad(), _shifted(module, draw):
+        x = _batch(module, example, _BATCH if exported.holds_for(_BATCH) else 2, draw)
+        tensors = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
+        copies = {name: tensor.requires_grad_(name in learned) for name, tensor in tensors.items()}
+        own = _gradients(module.train(train)(x), [module.get_parameter(name) for name in learned])
+        found = _gradients(_logits(exported, copies, x), [copies[name] for name in learned])
+    largest = max((float(gradient.norm()) for gradient in own), default=0.0)
+    for name, ours, theirs in zip(learned, found, own, strict=True):
+        if float((ours - theirs).norm()) > _PART * float(theirs.norm()) + _OF_ALL * largest:
+            raise FedgenError(
+                f"PyTorch's gradient of '{name}' is not the derivative of what the module computes: an"
+                " autograd.Function with its own backward, a hook on gradients or a change in place under no_grad does"
+                " not reach JAX; say it with detach(), as in x + (f(x) - x).detach()"
+            )
+
+
+def _draws(exported: Exported) -> bool:
+    """Whether the graph draws at random."""
+    found = (OPERATIONS.get(str(node.target)) for node in exported.graph.nodes)
+    return any(operation is not None and operation.random for operation in found)
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+@contextlib.contextmanager
+def _shifted(module: nn.Module, draw: torch.Generator) -> Iterator[None]:
+    """Its parameters a little elsewhere for a while; parameters and buffers are as they were afterwards."""
+    before = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
+    try:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    noise = torch.randn(parameter.shape, generator=draw).to(parameter.dtype)
+                    parameter.add_(_SHIFT * noise * (parameter.abs() + _SHIFT))
+        yield
+    finally:
+        _set(module, before)
+
+
+def _set(module: nn.Module, values: dict[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in _tensors(module):
+            tensor.copy_(values[name])
+
+
+def _batch(module: nn.Module, example: torch.Tensor, count: int, draw: torch.Generator) -> torch.Tensor:
+    """Random samples that the module takes; whole numbers are small, since it may know few of them."""
+    shape = (count, *example.shape)
+    if example.is_floating_point():
+        tried = [torch.randn(shape, generator=draw), torch.rand(shape, generator=draw)]
+    else:
+        tried = [torch.randint(0, most, shape, generator=draw) for most in (3, 2)]
+    own = example.expand(shape).clone()
+    return next((x for x in (x.to(example.dtype) for x in tried) if _takes(module, x)), own)
+
+
+def _takes(module: nn.Module, x: torch.Tensor) -> bool:
+    """Whether the module makes numbers of these samples."""
+    try:
+        with torch.no_grad():
+            return bool(module.eval()(x).isfinite().all())
+    except Exception:  # whatever its own code raises: another batch is tried
+        return False
+
+
+def _logits(exported: Exported, tensors: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """What the graph gives, operation by operation."""
+    inputs = []
+    for node in exported.graph.nodes:
+        if node.op == "placeholder":
+            name = exported.tensors.get(node.name)
+            constant = name is not None and name in exported.constants
+            inputs.append(x if name is None else torch.tensor(exported.constants[name]) if constant else tensors[name])
+    results: tuple[torch.Tensor, ...] = Interpreter(nn.Module(), graph=exported.graph).run(*inputs)
+    return results[-1]
+
+
+def _gradients(logits: torch.Tensor, learned: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Of a weighted sum of logits; zeros where there is none or it is no number."""
+    if not logits.requires_grad:
+        return [torch.zeros_like(tensor) for tensor in learned]
+    weights = torch.cos(torch.arange(logits.numel())).reshape(logits.shape)
+    found = torch.autograd.grad((weights * logits).sum(), learned, allow_unused=True)
+    return [
+        torch.zeros_like(tensor) if gradient is None else torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
+        for tensor, gradient in zip(learned, found, strict=True)
+    ]
