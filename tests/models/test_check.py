@@ -165,6 +165,55 @@ def test_tokens_reach_the_network_as_whole_numbers_and_tables_the_built_in_one_a
     assert prepare(own, data, Reader()).task.latent_size() == 4
 
 
+class Tokens(nn.Module):
+    """As many rows as given, for each position of its own if several are given."""
+
+    rows: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        if len(self.rows) == 1:
+            return nn.Dense(3)(nn.Embed(self.rows[0], 4)(x).mean(1))
+        return nn.Dense(3)(jnp.concatenate([nn.Embed(n, 4)(x[:, i]) for i, n in enumerate(self.rows)], 1))
+
+
+class TorchTokens(torch.nn.Module):
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(rows, 4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        known = (x > 0).unsqueeze(2)  # a text of padding alone gives NaN, and is none of the data's
+        return self.head((self.words(x) * known).sum(1) / known.sum(1))
+
+
+def with_tokens(model: Any, tokens: Any) -> None:
+    x, y = np.tile(np.asarray(tokens), (60, 1)), np.arange(60 * len(tokens)) % 3
+    small = {key: value for key, value in SMALL.items() if not key.startswith("model")} | {"dataset": "arrays"}
+    own = resolve(small, {"algorithms": ["fedavg"], "model": "own"}, own={"dataset", "model"})
+    prepare(own, fedgen.from_arrays(x, y, x, y), model)
+
+
+TEXTS = [[1, 2, 3, 0], [4, 29, 1, 1], [7, 6, 0, 0]]
+
+
+@pytest.mark.parametrize("model", [Tokens((29,)), Tokens((8, 29, 8, 8)), TorchTokens(29)])
+def test_words_beyond_an_embedding_are_refused(model: Any) -> None:
+    """JAX gives NaN for them, PyTorch an error."""
+    with pytest.raises(FedgenError, match=r"NaN for a sample with the number 29; an embedding needs .* here 30 rows"):
+        with_tokens(model, TEXTS)
+
+
+@pytest.mark.parametrize("model", [Tokens((30,)), Tokens((8, 30, 4, 2)), TorchTokens(30)])
+def test_embeddings_that_are_large_enough_pass(model: Any) -> None:
+    with_tokens(model, TEXTS)
+
+
+def test_numbers_below_an_embedding_are_refused() -> None:
+    with pytest.raises(FedgenError, match=r"the number -100; an embedding has rows from 0 on"):
+        with_tokens(Tokens((30,)), [[1, 2, -100, 0], [4, 9, 1, 1]])
+
+
 NETS = """
 import equinox as eqx
 from flax import nnx
