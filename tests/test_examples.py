@@ -23,6 +23,7 @@ AT_LEAST = {
     "own_model.py": 60,
     "new_algorithm.py": 40,
     "flax_model.py": 50,
+    "nnx_model.py": 50,
     "equinox_model.py": 50,
     "torch_model.py": 60,
     "text_classification.py": 65,

@@ -22,7 +22,7 @@ from fedgen.data.sources import DATASETS, loader_of, own_path
 from fedgen.errors import FedgenError, unknown
 from fedgen.models import MODELS
 from fedgen.presets import PRESETS, ROBUST, layers_of
-from fedgen.registry import Registry, check_origin, is_absent, options_of
+from fedgen.registry import Registry, check_origin, is_absent, needs_key, options_of
 
 Layer = Mapping[str, Any]
 
@@ -312,8 +312,9 @@ def _no_options() -> None:
 
 
 def own_options(section: str, builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The options of a builder, less those that it gets from the settings of the run."""
-    found = {name: value for name, value in options_of(builder).items() if name not in _PASSED.get(section, ())}
+    """The options of a builder, less those that it gets from the run: its settings, and a network's random key."""
+    passed = (*_PASSED.get(section, ()), *(("key",) if section == "model" and needs_key(builder) else ()))
+    found = {name: value for name, value in options_of(builder).items() if name not in passed}
     taken = [] if section in _PASSED else [name for name in found if name in RunConfig.model_fields]
     if taken:
         raise FedgenError(

@@ -112,12 +112,15 @@ class Registry(MutableMapping[str, T]):
 
     def _load(self, name: str, address: str) -> T:
         try:
-            return cast(T, load(address))
+            found = load(address)
         except Exception as error:  # whatever other people's code does while it is imported
             advice = f"; {_where_to_run(name)}" if is_address(name) and _has_no_module(name, error) else ""
             raise FedgenError(
                 f"{self.kind} '{name}' cannot be imported: {type(error).__name__}: {error}{advice}"
             ) from error
+        if not callable(found):
+            raise FedgenError(f"{self.kind} '{name}' is of type {type(found).__name__}; it must be a function")
+        return cast(T, found)
 
 
 def is_address(name: str) -> bool:
@@ -194,6 +197,15 @@ def options_of(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         signature = inspect.signature(builder)
     parameters = signature.parameters.items()
     return {name: parameter for name, parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def needs_key(function: Callable[..., Any]) -> bool:
+    """Whether a function has an argument `key` without a default, as one that makes a network of a random key."""
+    try:
+        key = inspect.signature(function).parameters.get("key")
+    except ValueError:  # of some functions Python knows no signature
+        return False
+    return key is not None and key.default is key.empty
 
 
 def summary_of(builder: Callable[..., Any]) -> str:

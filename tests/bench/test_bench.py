@@ -2,15 +2,17 @@
 
 import json
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedgen.bench import child, contenders, suite
+from fedgen.bench import child, contenders, scaling, suite
 from fedgen.bench.child import Peer
 from fedgen.bench.machine import cnn_round_flops
 from fedgen.bench.peers.workload import write_workload
@@ -63,6 +65,16 @@ def test_a_contender_that_fails_leaves_the_others_their_figures() -> None:
     found = take_turns({"lost": fails_in_its_second_turn, "kept": lambda: 2.0}, 3, absent)
     assert found == {"kept": [2.0, 2.0, 2.0]}
     assert absent == {"lost": "failed: it ended early: out of memory"}
+
+
+def test_whatever_one_contender_raises_is_a_line_and_the_others_go_on() -> None:
+    def too_large() -> float:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nand how it came to be")
+
+    bench = suite.Bench(True, lambda line: None, Path())
+    found = bench.turns("resnet", {"bfloat16": too_large, "float32": lambda: 2.0}, 2)
+    assert found == {"float32": (2.0, 2.0, 2.0, 2)}
+    assert bench.absent == {"resnet, bfloat16": "failed: JaxRuntimeError: RESOURCE_EXHAUSTED: out of memory"}
 
 
 def test_the_roofline_counts_what_training_needs() -> None:
@@ -132,6 +144,35 @@ def _aborts(bench: suite.Bench) -> None:
     os.abort()
 
 
+class _Contender:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def round(self) -> float:
+        if self.seconds == 3:
+            raise MemoryError("three is too many")
+        if self.seconds == 5:
+            os.abort()
+        return self.seconds
+
+
+def _sizes(quick: bool) -> Any:
+    """Sizes."""
+    return ((n, lambda n=n: _Contender(n)) for n in (1, 2, 3, 4, 5))
+
+
+def _growing(bench: suite.Bench) -> None:
+    scaling.CURVES["growing"] = _sizes
+    scaling.curve("growing", bench)
+
+
+def _slow(bench: suite.Bench) -> None:
+    bench.found["memory_mb"] = 700.0
+    bench.keep()
+    bench.say("waiting")
+    time.sleep(600)
+
+
 def _fine(bench: suite.Bench) -> None:
     bench.found["memory_mb"] = 900.0
 
@@ -143,13 +184,56 @@ def test_a_part_that_fails_or_dies_says_so_and_the_others_go_on(monkeypatch: pyt
     report = suite.run_bench(["broken", "aborts", "fine"], True, said.append)
     assert report["absent"] == {
         "broken": "failed: ValueError: no such thing",
-        "aborts": "failed: its process ended with signal 6",
+        "aborts": "failed: its process ended with signal 6 (at: about to abort)",
     }
     assert report["failed"] == ["broken", "aborts"]
     assert said == ["about to abort"]
     assert report["memory_mb"] == 900
     assert [(row["what"], row["met"]) for row in report["targets"]] == [("peak memory of a default run", False)]
     json.dumps(report)
+
+
+def test_what_a_part_measured_before_it_aborts_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a curve all sizes but the one that raises, which is a line, and the one that takes the process with it."""
+    monkeypatch.setattr(suite, "PARTS", {"growing": _growing})
+    report = suite.run_bench(["growing"], True, lambda line: None)
+    curve = report["scaling"]["growing"]
+    assert curve["size"] == [timing["seconds"] for timing in curve["timing"]] == [1, 2, 4]
+    assert curve["exponent"] == pytest.approx(1)
+    assert report["absent"] == {
+        "growing 3": "failed: MemoryError: three is too many",
+        "growing": "failed: its process ended with signal 6 (at: growing 5)",
+    }
+    assert report["failed"] == ["growing"]
+    tables(report)
+
+
+def test_a_part_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = suite.Bench(True, lambda line: None, Path())
+    monkeypatch.setattr(suite, "PATIENCE", 15.0)
+    assert suite._measure_alone(_slow, bench) == "it took longer than 15 s (at: waiting)"
+    assert bench.found == {"memory_mb": 700}
+
+
+def test_partial_results_are_shown(tmp_path: Path) -> None:
+    """Without those that others are compared with, and of a single size."""
+    curve = {"title": "users", "size": [10.0], "timing": [_timing(1.0)], "exponent": None}
+    whole = {"float32": {"seconds": 31.0, "compiling": 7.0, "accuracy": 70.0}}
+    pfl: dict[str, Any] = {"real": False, "rounds": 1500, "ours": whole}
+    report = {
+        **suite.run_bench([], True, lambda line: None),
+        "scaling": {"users": curve},
+        "networks": {"torch": _timing(1.0)},
+        "pfl_cifar10": pfl,
+        "resnet": {"network": "n", "parameters": 1, "clients": 2, "steps": 2, "rounds": {"pytorch-gpu": _timing(1.0)}},
+    }
+    names = [plain(row[0]) for table in tables(report) for row in table.rows]
+    assert "PyTorch loop, GPU, by its defaults (TF32 in convolutions)" in names
+    assert len(names) == 4
+    assert picture(report, tmp_path / "bench.png")
+    assert targets({"pfl_cifar10": pfl}, "gpu") == []
+    (row,) = targets({"pfl_cifar10": {**pfl, "ours": {**whole, "tf32": {"seconds": 21.5}}}}, "gpu")
+    assert (row["what"], row["value"]) == ("pfl's CIFAR-10 benchmark, whole, in TF32", 21.5)
 
 
 def _timing(seconds: float) -> dict[str, float]:

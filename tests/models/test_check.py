@@ -1,5 +1,7 @@
 """Networks that are not what they should be: one sentence each, before anything is compiled."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 import fedgen
 from fedgen.config import resolve
@@ -19,6 +22,7 @@ from fedgen.federate.schema import TaskSettings
 from fedgen.federate.settings import task_of_settings
 from fedgen.models.adapt import as_model
 from fedgen.models.check import check_model
+from fedgen.runs.task import model_by_name
 from fedgen.simulator.setup import prepare
 from helpers import SMALL, small_data
 
@@ -71,6 +75,11 @@ def config() -> Any:
         (nn.Dense(4), "what layer '' gets is an array"),
         (nn.Sequential([lambda x: x.reshape(len(x), -1), nn.Dense(3)]), "the model has 3 outputs"),
         (eqx.nn.Linear(64, 4, key=jax.random.key(0)), r"does not take samples of shape \(8, 8, 1\) of float32"),
+        (lambda sample, classes: 1 / 0, "function that makes the network raises ZeroDivisionError: division by zero$"),
+        (lambda key: nn.Dense(4), "a function of a key makes a Dense; it must make an nnx or Equinox module"),
+        (lambda key: torch.nn.Linear(2, 4), "a function of a key makes a Linear; it must"),
+        (lambda: nn.Dense(4), "as lambda sample, classes: network, for Equinox and nnx also as lambda key: network"),
+        (eqx.nn.MLP, r"given as the class MLP; give the network, MLP\(...\), or a function that makes it"),
         ({}, "a model is given as a dict; it must be a fedgen.Model, or a module of Flax, Equinox or PyTorch"),
     ],
 )  # fmt: skip
@@ -154,3 +163,120 @@ def test_tokens_reach_the_network_as_whole_numbers_and_tables_the_built_in_one_a
     without = {key: value for key, value in small.items() if not key.startswith("model")}
     own = resolve(without, {"algorithms": ["fedavg"], "model": "own"}, own={"dataset", "model"})
     assert prepare(own, data, Reader()).task.latent_size() == 4
+
+
+class Tokens(nn.Module):
+    """As many rows as given, for each position of its own if several are given."""
+
+    rows: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        if len(self.rows) == 1:
+            return nn.Dense(3)(nn.Embed(self.rows[0], 4)(x).mean(1))
+        return nn.Dense(3)(jnp.concatenate([nn.Embed(n, 4)(x[:, i]) for i, n in enumerate(self.rows)], 1))
+
+
+class TorchTokens(torch.nn.Module):
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(rows, 4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        known = (x > 0).unsqueeze(2)  # a text of padding alone gives NaN, and is none of the data's
+        return self.head((self.words(x) * known).sum(1) / known.sum(1))
+
+
+def with_tokens(model: Any, tokens: Any) -> None:
+    x, y = np.tile(np.asarray(tokens), (60, 1)), np.arange(60 * len(tokens)) % 3
+    small = {key: value for key, value in SMALL.items() if not key.startswith("model")} | {"dataset": "arrays"}
+    own = resolve(small, {"algorithms": ["fedavg"], "model": "own"}, own={"dataset", "model"})
+    prepare(own, fedgen.from_arrays(x, y, x, y), model)
+
+
+TEXTS = [[1, 2, 3, 0], [4, 29, 1, 1], [7, 6, 0, 0]]
+
+
+@pytest.mark.parametrize("model", [Tokens((29,)), Tokens((8, 29, 8, 8)), TorchTokens(29)])
+def test_words_beyond_an_embedding_are_refused(model: Any) -> None:
+    """JAX gives NaN for them, PyTorch an error."""
+    with pytest.raises(FedgenError, match=r"NaN for a sample with the number 29; an embedding needs .* here 30 rows"):
+        with_tokens(model, TEXTS)
+
+
+@pytest.mark.parametrize("model", [Tokens((30,)), Tokens((8, 30, 4, 2)), TorchTokens(30)])
+def test_embeddings_that_are_large_enough_pass(model: Any) -> None:
+    with_tokens(model, TEXTS)
+
+
+def test_numbers_below_an_embedding_are_refused() -> None:
+    with pytest.raises(FedgenError, match=r"the number -100; an embedding has rows from 0 on"):
+        with_tokens(Tokens((30,)), [[1, 2, -100, 0], [4, 9, 1, 1]])
+
+
+NETS = """
+import equinox as eqx
+from flax import nnx
+
+
+def equinox_of_three(sample, classes, *, key, hidden: int = 5):
+    return eqx.nn.MLP(sample[0], classes, hidden, 1, key=key)
+
+
+def with_state(sample, classes):
+    return lambda key: eqx.nn.make_with_state(eqx.nn.MLP)(sample[0], classes, 5, 1, key=key)
+
+
+def nnx_of_three(sample, classes, key):
+    return nnx.Linear(sample[0], classes, rngs=nnx.Rngs(key))
+
+
+def nnx_of_a_key(sample, classes):
+    return lambda key: nnx_of_three(sample, classes, key)
+
+
+def raises(sample, classes):
+    raise ValueError("I am broken\\nand say more")
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key_nets.py").write_text(NETS)
+    sys.modules.pop("key_nets", None)
+    yield
+    sys.modules.pop("key_nets", None)
+
+
+@pytest.mark.parametrize("name", ["equinox_of_three", "with_state", "nnx_of_three", "nnx_of_a_key"])
+def test_a_network_made_of_a_key_starts_anew_with_each_seed(name: str, nets: None) -> None:
+    model = model_by_name(f"key_nets:{name}", SAMPLE, 4, {})
+    check_model(fedgen.Task(model, 4, SAMPLE, lambda x: x))
+    first, other, again = (jax.tree.leaves(model.init(jax.random.key(seed))[0])[-1] for seed in (1, 2, 1))
+    assert not np.array_equal(first, other)
+    assert np.array_equal(first, again)
+
+
+def test_a_function_of_a_key_from_python() -> None:
+    for make in (lambda key: nnx.Linear(64, 4, rngs=nnx.Rngs(key)), lambda *, key: eqx.nn.MLP(64, 4, 5, 1, key=key)):
+        model = as_model(make, SAMPLE, 4)
+        first, other = (jax.tree.leaves(model.init(jax.random.key(seed))[0])[-1] for seed in (1, 2))
+        assert not np.array_equal(first, other)
+
+
+def test_the_key_is_no_option_that_a_user_sets(nets: None) -> None:
+    layer = {"model": "key_nets:equinox_of_three", "algorithms": ["fedavg"], "model.hidden": 7}
+    assert resolve(layer).of("model") == {"hidden": 7}
+    with pytest.raises(FedgenError, match=r"unknown option of model 'key'"):
+        resolve(layer, {"model.key": 3})
+
+
+def test_mistakes_in_a_named_network_name_it(nets: None) -> None:
+    with pytest.raises(FedgenError, match=r"^model 'key_nets:raises': .* raises ValueError: I am broken$"):
+        model_by_name("key_nets:raises", SAMPLE, 4, {})
+    with pytest.raises(FedgenError, match=r"^model 'key_nets:number' is of type int; it must be a function$"):
+        resolve({"model": "key_nets:number", "algorithms": ["fedavg"]})

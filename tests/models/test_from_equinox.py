@@ -185,7 +185,7 @@ def test_a_convolution_stays_one() -> None:
 @pytest.mark.parametrize(
     ("module", "layer", "sample", "message"),
     [
-        (Net, "hat", (8, 8, 1), "the Equinox network Net has no layer 'hat'"),
+        (Net, "hat", (8, 8, 1), "Net has no layer 'hat'; its layers with parameters are conv, .*layers.1"),
         (Net, "layers.7", (8, 8, 1), "has no layer 'layers.7'"),
         (Net, "conv", (8, 8, 1), r"what layer 'conv' gets is an array of shape \(2, 1, 8, 8\)"),
         (Net, "layers.0", (8, 8, 1), "draws at random in training; split the network after its last dropout"),

@@ -1,16 +1,18 @@
 """What the parts of the benchmark share: their state, and the peers that stand beside the simulator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 from fedgen.bench.child import Peer, missing
+from fedgen.bench.timing import Timing, reason, take_turns
 from fedgen.simulator.devices import available_cores
 
+T = TypeVar("T")
 SAME_LOSS = 1e-3  # relative: the same arithmetic in another order of sums
 LOSS_ROUNDS = 3  # rounds whose losses are compared
 # contender -> (its module, what must be installed, arguments after the workload)
@@ -34,6 +36,22 @@ class Bench:
     found: dict[str, Any] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # part or contender -> why
     failed: list[str] = field(default_factory=list)  # parts
+    keep: Callable[[], None] = lambda: None  # what was found until now outlasts an abort
+
+    def attempt(self, name: str, measure: Callable[[], T]) -> T | None:
+        """What this gives; if it fails, why is reported under this name, and what comes after goes on."""
+        try:
+            return measure()
+        except Exception as error:
+            self.absent[name] = f"failed: {reason(error)}"
+            return None
+
+    def turns(self, part: str, contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Timing]:
+        """The timings of a part's contenders in turns; those that fail are reported under the part's name, too."""
+        absent: dict[str, str] = {}
+        seconds = take_turns(contenders, repeats, absent)
+        self.absent |= {f"{part}, {name}": why for name, why in absent.items()}
+        return {name: Timing.of(values) for name, values in seconds.items()}
 
 
 def start_peer(

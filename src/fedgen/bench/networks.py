@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,6 @@ from fedgen.bench.child import missing
 from fedgen.bench.contenders import LOSS_ROUNDS, Bench, start_peer
 from fedgen.bench.peers.workload import write_workload
 from fedgen.bench.simulator import SimulatorBench, set_up, workload_of
-from fedgen.bench.timing import Timing, take_turns
 from fedgen.core.contract import Model
 from fedgen.core.trees import count
 from fedgen.data.dataset import Dataset, from_arrays
@@ -29,17 +29,14 @@ PFL = {"users": 1000, "active": 50, "local_epochs": 1, "batch_size": 10, "lr": 0
 
 def brought(bench: Bench) -> None:
     """The paper's CNN, built in, and as it is written with Flax, Equinox and PyTorch."""
-    contenders = {"built in": SimulatorBench(set_up("fedavg"), "fedavg")}
+    contenders = {"built in": _warm(lambda: set_up("fedavg"), 3).round}
     for name, build in (("flax", _flax_cnn), ("equinox", _equinox_cnn), ("torch", _torch_cnn)):
         if absent := missing(name):
             bench.absent[f"networks of {name}"] = f"{absent} is not installed"
             continue
         bench.say(f"the paper's CNN, {name}")
-        contenders[name] = SimulatorBench(set_up("fedavg", network=build()), "fedavg")
-    for contender in contenders.values():
-        contender.round()
-    seconds = take_turns({name: c.round for name, c in contenders.items()}, 3 if bench.quick else 9, bench.absent)
-    bench.found["networks"] = {name: Timing.of(values) for name, values in seconds.items()}
+        _join(bench, f"networks of {name}", contenders, name, lambda build=build: set_up("fedavg", network=build()), 3)  # type: ignore[misc]
+    bench.found["networks"] = bench.turns("networks", contenders, 3 if bench.quick else 9)
 
 
 def residual(bench: Bench) -> None:
@@ -56,30 +53,36 @@ def residual(bench: Bench) -> None:
 
     first = setup("float32")
     bench.say(f"{name}, float32")
-    ours = {"float32": SimulatorBench(first, "fedavg", rounds=1)}
-    losses = {"fedavg": ours["float32"].losses(LOSS_ROUNDS)}
-    for precision in () if on_cpu else PRECISIONS[1:]:
-        bench.say(f"{name}, {precision}")
-        ours[precision] = SimulatorBench(setup(precision), "fedavg", rounds=1)
-        ours[precision].round()
+    ours = SimulatorBench(first, "fedavg", rounds=1)
+    losses = {"fedavg": ours.losses(LOSS_ROUNDS)}
     workload = bench.folder / "residual.npz"
     write_workload(workload, workload_of(first, LOSS_ROUNDS + 2, name))
-    contenders: dict[str, Callable[[], float]] = {precision: one.round for precision, one in ours.items()}
+    contenders: dict[str, Callable[[], float]] = {"float32": ours.round}
+    found: dict[str, Any] = {
+        "network": name,
+        "parameters": count(jax.eval_shape(first.task.model.init, jax.random.key(0))[0]),
+        "clients": clients,
+        "steps": steps,
+        "losses": losses,
+    }
+
+    def measure() -> None:
+        found["rounds"] = bench.turns("resnet", contenders, 2 if bench.quick else 3)
+        for lost in contenders.keys() - found["rounds"]:
+            del contenders[lost]
+        bench.found["resnet"] = found
+        bench.keep()
+
     peer_name = "pytorch-2-processes" if on_cpu else "pytorch-gpu"
     with ExitStack() as stack:
         # Small differences of sums grow through so many layers: that both learn is compared, not the digits.
         if peer := start_peer(bench, peer_name, workload, losses, stack, same_losses=False):
             contenders[peer_name] = peer.round
-        seconds = take_turns(contenders, 2 if bench.quick else 3, bench.absent)
-    found = {name: Timing.of(values) for name, values in seconds.items()}
-    bench.found["resnet"] = {
-        "network": name,
-        "parameters": count(jax.eval_shape(first.task.model.init, jax.random.key(0))[0]),
-        "clients": clients,
-        "steps": steps,
-        "rounds": found,
-        "losses": losses,
-    }
+        measure()
+        for precision in () if on_cpu else PRECISIONS[1:]:  # again with each: a compiler may abort at the next
+            bench.say(f"{name}, {precision}")
+            _join(bench, f"resnet, {precision}", contenders, precision, partial(setup, precision), 1)
+            measure()
 
 
 def pfl_cifar10(bench: Bench) -> None:
@@ -98,6 +101,8 @@ def pfl_cifar10(bench: Bench) -> None:
         compiling = sum(row["seconds_compile"] for row in summary["results"])
         accuracy = summary["results"][0]["accuracy"]
         found["ours"][precision] = {"seconds": seconds - compiling, "compiling": compiling, "accuracy": accuracy}
+        bench.found["pfl_cifar10"] = found
+        bench.keep()
     steps = {**settings, "local_steps": 5, "local_epochs": 0}  # 50 images are five mini-batches of 10
     ours = SimulatorBench(set_up("fedavg", data, of_torch("pfl-cnn"), **steps), "fedavg", rounds=1 if on_cpu else 20)
     losses = {"fedavg": ours.losses(LOSS_ROUNDS)}
@@ -107,19 +112,34 @@ def pfl_cifar10(bench: Bench) -> None:
     )
     contenders: dict[str, Callable[[], float]] = {"ours": ours.round}
     if not on_cpu:
-        faster = SimulatorBench(
-            set_up("fedavg", data, of_torch("pfl-cnn"), precision="tf32", **steps), "fedavg", rounds=20
-        )
-        faster.round()
-        contenders["ours, tf32"] = faster.round
+        faster = partial(set_up, "fedavg", data, of_torch("pfl-cnn"), precision="tf32", **steps)
+        _join(bench, "pfl-cifar10, tf32", contenders, "ours, tf32", faster, 20)
     with ExitStack() as stack:
         for name in ("pytorch", "pfl") if on_cpu else ("pytorch-gpu", "pfl-gpu"):
             # Dropout draws otherwise there.
             if peer := start_peer(bench, name, workload, losses, stack, same_losses=False):
                 contenders[name] = peer.round
-        seconds_of = take_turns(contenders, 2 if bench.quick else 3, bench.absent)
-    found["round"] = {name: Timing.of(values) for name, values in seconds_of.items()}
-    bench.found["pfl_cifar10"] = found
+        found["round"] = bench.turns("pfl-cifar10", contenders, 2 if bench.quick else 3)
+
+
+def _warm(make: Callable[[], Setup], rounds: int) -> SimulatorBench:
+    """FedAvg, compiled."""
+    ours = SimulatorBench(make(), "fedavg", rounds=rounds)
+    ours.round()
+    return ours
+
+
+def _join(
+    bench: Bench,
+    what: str,
+    contenders: dict[str, Callable[[], float]],
+    name: str,
+    make: Callable[[], Setup],
+    rounds: int,
+) -> None:
+    """One more contender, if it can be compiled and run."""
+    if ours := bench.attempt(what, lambda: _warm(make, rounds)):
+        contenders[name] = ours.round
 
 
 def cifar_images(samples: int) -> Dataset:

@@ -6,10 +6,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedgen.bench.contenders import Bench
 from fedgen.bench.networks import cifar_images, of_torch
 from fedgen.bench.simulator import SimulatorBench, set_up
 from fedgen.bench.timing import Timing, exponent
 from fedgen.data.dataset import Dataset, from_arrays
+from fedgen.errors import FedgenError
 
 Point = tuple[int, Callable[[], SimulatorBench]]
 
@@ -112,18 +114,28 @@ CURVES: dict[str, Callable[[bool], Iterator[Point]]] = {
 }
 
 
-def curve(name: str, quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds of a round over the sizes, and the fitted exponent."""
-    sizes, timings = [], []
-    for size, start in CURVES[name](quick):
-        say(f"{name} {size}")
-        contender = start()
-        contender.round()  # warm-up
+def curve(name: str, bench: Bench) -> None:
+    """Seconds of a round over the sizes, and the fitted exponent; each size is kept as soon as it is measured."""
+    sizes: list[float] = []
+    timings: list[Timing] = []
+    for size, start in CURVES[name](bench.quick):
+        bench.say(f"{name} {size}")
+        timing = bench.attempt(f"{name} {size}", lambda start=start: _timing(start(), bench.quick))  # type: ignore[misc]
+        if timing is None:
+            continue
         sizes.append(float(size))
-        timings.append(Timing.of([contender.round() for _ in range(2 if quick else 5)]))
-    return {
-        "title": (CURVES[name].__doc__ or "").splitlines()[0].rstrip("."),
-        "size": sizes,
-        "timing": timings,
-        "exponent": exponent(sizes, [timing.seconds for timing in timings]),
-    }
+        timings.append(timing)
+        bench.found.setdefault("scaling", {})[name] = {
+            "title": (CURVES[name].__doc__ or "").splitlines()[0].rstrip("."),
+            "size": sizes,
+            "timing": timings,
+            "exponent": exponent(sizes, [one.seconds for one in timings]) if len(sizes) > 1 else None,
+        }
+        bench.keep()
+    if not sizes:
+        raise FedgenError("none of its sizes could be measured")
+
+
+def _timing(contender: SimulatorBench, quick: bool) -> Timing:
+    contender.round()  # warm-up
+    return Timing.of([contender.round() for _ in range(2 if quick else 5)])

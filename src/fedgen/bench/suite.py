@@ -26,6 +26,8 @@ from fedgen.simulator.devices import check_devices, use_machine_well
 from fedgen.simulator.run import run as simulate
 from fedgen.version import __version__
 
+PATIENCE = 1800.0  # seconds that a part may take
+
 
 def rounds(bench: Bench) -> None:
     """A round of FedAvg and FedGen, an evaluation, the peers and the matrix peak, taking turns."""
@@ -50,6 +52,8 @@ def rounds(bench: Bench) -> None:
                 contenders[name] = peer.round
         bench.say("training: " + ", ".join(contenders))
         seconds = take_turns(contenders, repeats, bench.absent)
+    if lost := next((name for name in ("fedavg", "peak") if name not in seconds), None):
+        raise FedgenError(f"{lost} {bench.absent[lost]}")
     with ExitStack() as peers:  # alone: its threads and processes are busy even while they wait
         if peer := start_peer(bench, "flower", workload, losses, peers):
             bench.say("training: fedavg, flower")
@@ -109,10 +113,10 @@ def seeds(bench: Bench) -> None:
         ours = SimulatorBench(set_up(algorithm, seeds=3), algorithm, at_once, rounds=20 if len(at_once) > 1 else 3)
         ours.round()
         contenders[algorithm] = ours.round
-    found = take_turns(contenders, 3 if bench.quick else 9, bench.absent)
     bench.found["seeds"] = {
-        "at_once": len(at_once), "rounds": {name: Timing.of(values) for name, values in found.items()}
+        "at_once": len(at_once), "rounds": bench.turns("seeds", contenders, 3 if bench.quick else 9)
     }  # fmt: skip
+    bench.keep()
     number = 20 if bench.quick and jax.default_backend() == "cpu" else 200
     bench.say(f"{number} rounds of fedgen, 3 seeds")
     setup = set_up("fedgen", seeds=3, rounds=number)
@@ -128,10 +132,6 @@ def _sweep(bench: Bench) -> None:
     bench.found["sweep"] = sweep(bench.folder, bench.quick, bench.say)
 
 
-def _scaling(name: str, bench: Bench) -> None:
-    bench.found.setdefault("scaling", {})[name] = curve(name, bench.quick, bench.say)
-
-
 PARTS: dict[str, Callable[[Bench], None]] = {
     "rounds": rounds,
     "start": start,
@@ -141,7 +141,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "resnet": residual,
     "pfl-cifar10": pfl_cifar10,
     "sweep": _sweep,
-    **{name: partial(_scaling, name) for name in CURVES},
+    **{name: partial(curve, name) for name in CURVES},
 }
 
 
@@ -149,7 +149,7 @@ def run_bench(parts: Sequence[str], quick: bool, say: Callable[[str], None]) -> 
     """Everything that was measured, ready for JSON.
 
     Each part has its own process: what one leaves behind cannot slow down another, and a compiler that aborts
-    takes no other result with it.
+    takes no other result with it, and of its part only what is not measured yet.
     """
     with tempfile.TemporaryDirectory(prefix="fedgen-bench-") as folder:
         bench = Bench(quick, say, Path(folder))
@@ -182,23 +182,41 @@ def _measure_alone(part: Callable[[Bench], None], bench: Bench) -> str:
     process = context.Process(target=_measure, args=(part, bench.quick, bench.folder, theirs))
     process.start()
     theirs.close()
+    deadline = time.monotonic() + PATIENCE
+    doing = ""
     try:
-        while (message := ours.recv())[0] == "say":
-            bench.say(message[1])
+        while True:
+            if not ours.poll(max(0.0, deadline - time.monotonic())):
+                process.kill()
+                process.join()
+                return f"it took longer than {PATIENCE:g} s{doing}"
+            kind, *message = ours.recv()
+            if kind == "done":
+                break
+            if kind == "say":
+                bench.say(message[0])
+                doing = f" (at: {message[0]})"
+            else:
+                _add(bench, *message)
     except EOFError:
         process.join()
         code = process.exitcode or 0
         ended = f"signal {-code}" if code < 0 else f"code {code}"
-        return f"its process ended with {ended}"
+        return f"its process ended with {ended}{doing}"
     process.join()
-    _, found, absent, failure = message
+    *results, failure = message
+    _add(bench, *results)
+    return str(failure)
+
+
+def _add(bench: Bench, found: Mapping[str, Any], absent: Mapping[str, str]) -> None:
     _merge(bench.found, found)
     bench.absent |= absent
-    return str(failure)
 
 
 def _measure(part: Callable[[Bench], None], quick: bool, folder: Path, connection: Any) -> None:
     bench = Bench(quick, lambda line: connection.send(("say", line)), folder)
+    bench.keep = lambda: connection.send(("found", bench.found, bench.absent))
     failure = ""
     try:
         use_machine_well()

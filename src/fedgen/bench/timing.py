@@ -37,10 +37,17 @@ def take_turns(
             try:
                 contenders[name]()
                 seconds[name].append(contenders[name]())
-            except FedgenError as error:
-                absent[name] = f"failed: {error}"
+            except Exception as error:  # such as too little memory for one of them
+                absent[name] = f"failed: {reason(error)}"
                 del seconds[name]
     return seconds
+
+
+def reason(error: Exception) -> str:
+    """Why something failed, in a line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = lines[0] if lines else ""
+    return said if said and isinstance(error, FedgenError) else f"{type(error).__name__}: {said}"
 
 
 def exponent(sizes: list[float], seconds: list[float]) -> float:

@@ -54,7 +54,8 @@ def equinox_network(given: Any) -> Network:
                 got.append(given)
                 return given if z is None else z
 
-            output, after = _called(_watched(module, watch, note, kind), module, x, held, key, train, bool(states))
+            watched = _watched(module, watch, note, kind, layers)
+            output, after = _called(watched, module, x, held, key, train, bool(states))
             return output, after, got[0] if len(watch) == 1 and got else None
 
         batched = jax.vmap(one, in_axes=(None, 0, 0, 0), out_axes=(0, None, 0), axis_name=axis)
@@ -118,14 +119,15 @@ class _Noting(eqx.nn.StatefulLayer):
         return self.layer(*arguments, **named)
 
 
-def _watched(module: Any, watch: Sequence[str], note: Callable[[str, Array], Array], kind: str) -> Any:
+def _watched(module: Any, watch: Sequence[str], note: Callable[[str, Array], Array], kind: str, layers: Any) -> Any:
     """The module with those layers replaced by ones that note what they get."""
     for name in sorted(watch, key=len, reverse=True):  # what is inside another first
         path = name.split(".") if name else []
         try:
             layer = _at(module, path)
         except (AttributeError, IndexError, KeyError, ValueError):
-            raise FedgenError(f"{kind} has no layer '{name}'") from None
+            known = ", ".join(filter(None, layers))
+            raise FedgenError(f"{kind} has no layer '{name}'; its layers with parameters are {known}") from None
         noting = _Noting(layer, partial(note, name))
         module = eqx.tree_at(lambda tree, path=path: _at(tree, path), module, noting) if path else noting
     return module

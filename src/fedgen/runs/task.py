@@ -16,12 +16,12 @@ from fedgen.core.contract import Array, Federation, Model, Task
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
-from fedgen.models.adapt import as_model
+from fedgen.models.adapt import as_model, model_made_by
 from fedgen.models.autotune import chooser
 from fedgen.models.network import is_pixels
 from fedgen.models.precision import at_precision
 from fedgen.models.rewrite import rewritten_model
-from fedgen.models.seeding import torch_seeded
+from fedgen.registry import needs_key
 
 
 def task_of(config: RunConfig, model: Any, dataset: Dataset, proxy_samples: int) -> Task:
@@ -49,15 +49,13 @@ def _samples_trained(config: RunConfig, dataset: Dataset) -> float:
 def model_by_name(name: str, sample: jax.ShapeDtypeStruct, classes: int, options: Mapping[str, Any]) -> Model:
     """A model of the registry, or of a `package.module:function`, for such samples."""
     builder = MODELS.find(name)
+    key = {"key": None} if needs_key(builder) else {}
     try:
-        inspect.signature(builder).bind(sample.shape, classes, **options)
+        inspect.signature(builder).bind(sample.shape, classes, **options, **key)
     except TypeError as error:
         raise FedgenError(f"model '{name}' with options {dict(options)}: {error}") from error
-    build = partial(builder, sample.shape, classes, **options)
-    with torch_seeded(0):
-        network = build()
     try:
-        return as_model(network, sample, classes, build)
+        return model_made_by(partial(builder, sample.shape, classes, **options), sample, classes)
     except FedgenError as error:
         raise FedgenError(f"model '{name}': {error}") from error
 

@@ -16,7 +16,7 @@ from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Task
 from fedgen.data.dataset import DataForm, Dataset
 from fedgen.data.federated import Division, gather
-from fedgen.models.check import check_model
+from fedgen.models.check import check_model, check_numbers
 from fedgen.runs.division import check_finite, divide_all, keep_partition, load_dataset
 from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee
@@ -170,6 +170,7 @@ def prepare_together(
         if (like := (same_program(config), config.headline)) not in checked:  # it takes a while, and is the same
             setup.check()
             setup.check_size()
+            check_numbers(task, dataset.x_train, dataset.x_test)
             checked.add(like)
         setups.append(setup)
     for number, divisions in made.items():

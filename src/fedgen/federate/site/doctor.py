@@ -36,6 +36,7 @@ from fedgen.federate.plan import Plan
 from fedgen.federate.schema import SiteSettings, read_settings
 from fedgen.federate.settings import AppSettings
 from fedgen.federate.site.data import SiteData, load_site_data
+from fedgen.models.check import check_numbers
 
 _TIMEOUT = 15.0  # seconds
 _AHEAD, _BEHIND = SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
@@ -244,6 +245,8 @@ def _data_and_model(folder: Path, settings: SiteSettings) -> Iterator[Finding]:
     try:
         task = shared.task_with(settings.model, settings.model_options, sample=settings.sample, proxy_samples=1)
         Plan(shared.config, task)
+        if data is not None:
+            check_numbers(task, data.x, data.x_test)
     except Exception as error:  # the site's own model may raise anything
         text = str(error) if isinstance(error, FedgenError) else f"{type(error).__name__}: {error}"
         yield Finding("wrong", "model", text, "check `model` and `sample` in site.toml, and what they need")
