@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
-from fedgen.federate.flower import ObjectPullError
+from fedgen.federate.flower import UNPACKING_ERRORS, ObjectPullError
 from fedgen.federate.gate.refusals import RefusalReader
 from fedgen.federate.gate.sent_marks import SentMarks
 from fedgen.federate.journal import Journal
@@ -126,8 +126,11 @@ class Exchange:
                 if isinstance(reply, httpx.HTTPStatusError | ObjectPullError):
                     self._failed(site, number, f"its answer could not be fetched: {reply}")
                     continue
-                if isinstance(reply, Exception):  # Flower could not unpack the site's bytes
+                if isinstance(reply, UNPACKING_ERRORS):
                     self._strike(site, number, f"it cannot be unpacked: {type(reply).__name__}: {reply}"[:300])
+                    continue
+                if isinstance(reply, Exception):
+                    self._failed_here(site, number, reply)
                     continue
                 if reply.metadata.reply_to_message_id != asked:  # this, too, is under the site's control
                     self._strike(site, number, "it says that it answers another message")
@@ -142,8 +145,8 @@ class Exchange:
                     self._journal.write("refused", round=number, site=self.roster.name(site), reason=str(error))
                 except InvalidMessageError as error:
                     self._strike(site, number, str(error))
-                except Exception as error:  # no message may end the run for the others
-                    self._strike(site, number, f"it cannot be taken: {type(error).__name__}: {error}"[:300])
+                except Exception as error:  # no answer may end the run for the others
+                    self._failed_here(site, number, error)
                 else:
                     self._journal.write("answered", kind=kind, round=number, site=self.roster.name(site))
             for refusal in self._gate.refused():
@@ -192,6 +195,11 @@ class Exchange:
 
     def _failed(self, site: int, number: int, reason: str) -> None:
         self._journal.write("failed", round=number, site=self.roster.name(site), reason=harmless(reason))
+
+    def _failed_here(self, site: int, number: int, error: Exception) -> None:
+        """What the site is not to blame for, such as too little memory at the server."""
+        reason = f"its answer is lost, since the server failed to read it: {type(error).__name__}: {error}"
+        self._failed(site, number, reason[:300])
 
     def _strike(self, site: int, number: int, reason: str) -> None:
         name = self.roster.name(site)
