@@ -16,6 +16,7 @@ from fedgen.algorithms.wrap import With
 from fedgen.federate.journal import read_journal
 from fedgen.federate.server.judge import fell, outliers, rose
 from fedgen.federate.server.server import Server
+from fedgen.federate.server.status import Status
 from fedgen.runs.checkpoint import load_tree
 from helpers import same_bits, small_setup
 
@@ -88,7 +89,7 @@ def test_a_model_that_is_not_finite_is_never_kept(tmp_path: Path) -> None:
     (row,) = server.run()["results"]
     taken = events(server, "taken back")
     assert {e["without"] for e in taken} == {"site-1", "site-2"}
-    assert taken[0]["reason"].startswith("the model was not finite; without this site's update, which is suspected")
+    assert taken[0]["reason"].startswith("the model was not finite; it is done again without")
     assert row["diverged_at"] is None
 
 
@@ -100,6 +101,12 @@ def test_the_servers_test_samples_judge_at_once(tmp_path: Path) -> None:
     (taken,) = events(server, "taken back")
     assert (taken["round"], taken["without"]) == (2, "site-1")
     assert "the accuracy fell from" in taken["reason"]
+    server.journal.write("taken back", round=2, without="site-1", reason=taken["reason"])  # it has answered since
+    status = Status(tmp_path / "shot/server")
+    status.update()
+    said = status.sites["site-1"].trouble
+    assert said.startswith("round 3 was taken back: the accuracy fell from")
+    assert said.endswith("; it is done again without this site's update, which is suspected only")
     assert [len(e["sites"]) for e in events(server, "done")] == [4, 4, 3, 4]
 
     def silent(site: int, message: Message, content: RecordDict) -> RecordDict:

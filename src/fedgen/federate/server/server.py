@@ -267,7 +267,7 @@ class Server:
 
     def _journal_taken_back(self, number: int, site: int, reason: str) -> None:
         name = self.exchange.roster.name(site)
-        reason = f"{reason}; without this site's update, which is suspected, the round is done again"
+        reason = f"{reason}; it is done again without this site's update, which is suspected only"
         self.journal.write("taken back", round=number, without=name, reason=reason)
 
     def _score(self, state: Tree) -> bool:
