@@ -27,6 +27,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedgen.core.trees import named
 from fedgen.federate import wire
+from fedgen.federate.flower import UNPACKING_ERRORS
 from fedgen.federate.gate.objects import InvalidObjectError, examine_object, get_object_id, inflated_size
 from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.checks import checked_update
@@ -115,7 +116,7 @@ class Fuzzer:
         raw = mutate(self.packed, self.random)
         try:
             content = recorddict_from_proto(RecordDictProto.FromString(raw))
-        except Exception:  # Flower itself does not read it; the server counts it as a strike
+        except UNPACKING_ERRORS:  # Flower itself does not read it; the server counts it as a strike
             return "not read by Flower"
         return self._result(content, raw)
 

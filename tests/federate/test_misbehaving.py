@@ -1,6 +1,8 @@
 """A site's message that is not what was due is refused, with the reason, and changes nothing."""
 
+import contextlib
 import io
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,10 @@ def honest(plan: Plan) -> RecordDict:
     """What a site would send that drew label 0 all the time and whose update is 0."""
     upload = zeros(plan.forms.upload)
     upload.own.counts[0] = plan.config.local_steps * plan.config.batch_size
+    return honest_of(upload)
+
+
+def honest_of(upload: object) -> RecordDict:
     return RecordDict(
         {"upload": wire.encode(upload), "about": ConfigRecord(dict(QUESTION)), "metrics": MetricRecord({"loss": 1.0})}
     )
@@ -267,22 +273,102 @@ def test_what_an_honest_site_may_send_is_no_strike_and_exclusion_ends(tmp_path: 
     assert [(e["site"], e["round"]) for e in events if e["event"] == "readmitted"] == [("site-1", 4)]
 
 
-def test_a_message_that_nobody_foresaw_costs_its_sender_a_strike(tmp_path: Path, monkeypatch: Any) -> None:
-    """Whatever a message makes of the checks, the run goes on with the others."""
-    from fedgen.federate.server import server as module
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("fetched", MemoryError("too little")),
+        ("fetched", OSError("too many files")),
+        ("checked", MemoryError("too little")),
+        ("begun", RuntimeError("can't start new thread")),
+    ],
+)
+def test_an_answer_that_the_server_fails_to_read_is_lost_and_costs_no_strike(
+    where: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An honest site's answer is lost in the first round, whatever the server is short of; the run goes on."""
+    server, grid = local_federation(tmp_path, small_setup("fedavg", users=3, active=3, rounds=2), strikes=1)
+    pull, start, failed = grid.pull_messages, threading.Thread.start, list[int]()
 
-    def surprised(reply: Message, *due: Any) -> Any:
-        if reply.metadata.src_node_id == 1001:
-            raise MemoryError("a surprise")
+    def once(happens: bool) -> None:
+        if happens and not failed:
+            failed.append(1)
+            raise error
+
+    def fetched(message_ids: Iterable[str]) -> list[Message]:
+        found = list(pull(message_ids))
+        once(any(message.metadata.src_node_id == 1001 for message in found))
+        return found
+
+    def checked(reply: Message, *due: Any) -> Any:
+        once(reply.metadata.src_node_id == 1001)
         return checked_update(reply, *due)
 
-    monkeypatch.setattr(module, "checked_update", surprised)
-    server, _ = local_federation(tmp_path, small_setup("fedavg", users=3, active=3, rounds=2))
+    def begun(thread: threading.Thread) -> None:
+        once(thread.name.endswith("(_run)"))
+        start(thread)
+
+    if where == "fetched":
+        monkeypatch.setattr(grid, "pull_messages", fetched)
+    elif where == "checked":
+        monkeypatch.setattr("fedgen.federate.server.server.checked_update", checked)
+    else:
+        monkeypatch.setattr(threading.Thread, "start", begun)
     server.run()
-    refused = [e for e in read_journal(server.journal.path) if e["event"] == "refused"]
-    assert [(e["site"], e["reason"]) for e in refused] == [
-        ("site-1", "it cannot be taken: MemoryError: a surprise")
-    ] * 2  # fmt: skip
+    events = read_journal(server.journal.path)
+    (lost,) = [e for e in events if e["event"] == "failed"]
+    assert lost["reason"] == (
+        f"its answer is lost, since the server failed to read it: {type(error).__name__}: {error}"
+    )
+    assert not [e for e in events if e["event"] in ("refused", "excluded")]
+    assert [len(e["sites"]) for e in events if e["event"] == "done"] == [2, 3]
+
+
+def test_no_message_makes_numpy_run_out_of_memory(plan: Plan) -> None:
+    """A header that is nested a thousand times makes Python's parser say so; it is longer than any honest one."""
+    like = np.zeros(10_000, np.float32)
+    nested = header("-" * 9_000 + "1").ljust(like.nbytes + 128, b" ")
+    record = ArrayRecord({"['a']": Array(dtype="float32", shape=like.shape, stype="numpy.ndarray", data=nested)})
+    with pytest.raises(InvalidMessageError, match="cannot be read"):
+        wire.decode(record, {"a": like})
+
+
+def test_memory_that_is_short_is_no_fault_of_the_message(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: Any) -> Any:
+        raise MemoryError
+
+    for place in ("fedgen.federate.wire.npy.read_magic", "fedgen.federate.wire.recorddict_to_proto"):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, short)
+            with pytest.raises(MemoryError):
+                check(plan, honest(plan))
+
+
+@pytest.mark.parametrize(
+    ("settings", "fits"),
+    [
+        ({"local_epochs": 5}, 5_000_000),
+        ({"local_steps": 2000, "batch_size": 1000}, 2_000_000),
+    ],
+)
+def test_the_draws_of_a_large_honest_site_are_no_strike(settings: dict[str, int], fits: int) -> None:
+    """It has at most `max_samples`, and draws each one five times, or two million times with replacement."""
+    plan = Plan(*[getattr(small_setup("fedgen", share="predictor", **settings), n) for n in ("config", "task")])
+    content = honest(plan)
+    content["upload"][COUNTS] = Array(np.array([fits, 0, 0, 0], np.int32))
+    check(plan, content)
+    content["upload"][COUNTS] = Array(np.array([fits + 1, 0, 0, 0], np.int32))
+    with pytest.raises(InvalidMessageError, match="counts"):
+        check(plan, content)
+
+
+def test_more_draws_are_not_more_samples() -> None:
+    """Their number weights a site, so that it stays bounded by `max_samples`."""
+    setup = small_setup("fedavg", weighting="samples", local_epochs=5)
+    plan = Plan(setup.config, setup.task)
+    for samples, is_refused in ((1_000_000, False), (1_000_001, True)):
+        content = honest_of(zeros(plan.forms.upload)._replace(samples=np.int32(samples)))
+        with pytest.raises(InvalidMessageError, match="counts from") if is_refused else contextlib.nullcontext():
+            check(plan, content)
 
 
 @pytest.mark.parametrize("way", ["bytes", "another question"])

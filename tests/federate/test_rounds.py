@@ -1,5 +1,6 @@
 """Rounds that are tried again, and settings that cannot work."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -435,6 +436,69 @@ def test_what_the_gate_refused_is_a_strike_against_the_site_that_sent_it(
     assert (refused["site"], refused["reason"]) == ("site-2", "the gate refused it: a message of more than 9 bytes")
     assert [e["site"] for e in events if e["event"] == "excluded"] == ["site-2"]
     assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-0", "site-1"]] * 2
+
+
+def asked(server: Server, site: str) -> list[int]:
+    return [e["round"] for e in read_journal(server.journal.path) if e["event"] == "round" and site in e["cohort"]]
+
+
+def reconnecting(grid: LocalGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Site 0 connects anew each time that somebody looks."""
+    times = itertools.count()
+
+    def nodes() -> list[NodeInfo]:
+        return [
+            NodeInfo(node_id=1000 + n, name=name, last_activated_at=f"{next(times) if n == 0 else 0:06}")
+            for n, name in enumerate(grid.names)
+        ]
+
+    monkeypatch.setattr(grid, "get_nodes", nodes)
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_site_that_is_silent_again_and_again_rests_longer_whatever_it_reconnects(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first silence costs it nothing, then it rests 1, 2, 4 and 4 rounds; answers of another kind are no help."""
+    setup = small_setup("fedavg", users=3, active=3, rounds=18, eval_every=1, share="predictor")
+
+    def silent(site: int, message: Message, content: RecordDict) -> RecordDict | None:
+        return None if site == 0 and message.metadata.message_type == kind else content
+
+    server, grid = local_federation(tmp_path, setup, silent, round_timeout=0.05, exclusion=4)
+    reconnecting(grid, monkeypatch)
+    server.run()
+    if kind == "train":
+        assert asked(server, "site-0") == [0, 1, 3, 6, 11, 16]
+    failed = [e for e in read_journal(server.journal.path) if e["event"] == "failed"]
+    assert len(failed) == 6
+    assert failed[0]["reason"] == "no answer within 0.05 seconds"
+    assert failed[-1]["reason"] == "no answer within 0.05 seconds, for the 6th time in a row"
+
+
+def test_an_answer_ends_a_row_of_silences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that crashes now and then and returns is asked in the next round each time."""
+    setup = small_setup("fedavg", users=3, active=3, rounds=8)
+
+    def silent(site: int, message: Message, content: RecordDict) -> RecordDict | None:
+        return None if site == 0 and message.metadata.group_id in ("1", "3", "4") else content
+
+    server, grid = local_federation(tmp_path, setup, silent, round_timeout=0.05)
+    reconnecting(grid, monkeypatch)
+    server.run()
+    assert asked(server, "site-0") == [0, 1, 2, 3, 4, 6, 7]
+
+
+def test_a_silent_site_that_stays_connected_rests_as_the_setting_says(tmp_path: Path) -> None:
+    setup = small_setup("fedavg", users=3, active=3, rounds=12)
+
+    def silent(site: int, message: Message, content: RecordDict) -> RecordDict | None:
+        return None if site == 0 else content
+
+    for rest, rounds in ((0, list(range(12))), (3, [0, 3, 6, 9])):
+        server, _ = local_federation(tmp_path / str(rest), setup, silent, round_timeout=0.05, rest=rest)
+        server.run()
+        assert asked(server, "site-0") == rounds
 
 
 def test_with_noise_a_site_answers_a_message_once(tmp_path: Path) -> None:

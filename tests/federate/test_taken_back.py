@@ -10,9 +10,13 @@ from flwr.app import Array, Message, RecordDict
 from local_federation import local_federation
 from local_grid import Tamper
 
+from fedgen.algorithms.feddyn import Drift
+from fedgen.algorithms.scaffold import Control
+from fedgen.algorithms.wrap import With
 from fedgen.federate.journal import read_journal
-from fedgen.federate.server.judge import fell, outlier, rose
+from fedgen.federate.server.judge import fell, outliers, rose
 from fedgen.federate.server.server import Server
+from fedgen.federate.server.status import Status
 from fedgen.runs.checkpoint import load_tree
 from helpers import same_bits, small_setup
 
@@ -52,7 +56,22 @@ def test_what_is_clearly_broken() -> None:
 def test_the_outlier_is_the_one_far_from_the_median() -> None:
     uploads = {s: {"a": np.float32([s, 1.0]), "counts": np.int32([900 * s])} for s in (3, 5, 4)}
     uploads[7] = {"a": np.float32([4.0, -9.0]), "counts": np.int32([0])}
-    assert outlier(uploads) == 7
+    assert outliers(uploads) == [7, 3, 5, 4]
+
+
+def test_each_part_of_an_upload_is_measured_by_itself() -> None:
+    """Site 3 moves the control variates tenfold, which are short beside honest parameters."""
+    rng = np.random.default_rng(0)
+    uploads = {
+        site: With(
+            With({"a": np.float32(100 * rng.normal(size=50))}, Drift(np.float32(np.full(4, 2.0)))),
+            Control({"a": np.float32((10 if site == 3 else 1) * 1e-3 * rng.normal(size=50))}),
+        )
+        for site in range(7)
+    }
+    assert outliers(uploads)[0] == 3
+    uploads[5] = With(With(uploads[5].base.base, Drift(np.float32(np.full(4, 2.1)))), uploads[5].own)
+    assert outliers(uploads)[:2] == [3, 5], "where all the others send the same, one that does not is far"
 
 
 @pytest.mark.slow
@@ -70,7 +89,7 @@ def test_a_model_that_is_not_finite_is_never_kept(tmp_path: Path) -> None:
     (row,) = server.run()["results"]
     taken = events(server, "taken back")
     assert {e["without"] for e in taken} == {"site-1", "site-2"}
-    assert taken[0]["reason"] == "the model was not finite"
+    assert taken[0]["reason"].startswith("the model was not finite; it is done again without")
     assert row["diverged_at"] is None
 
 
@@ -82,10 +101,60 @@ def test_the_servers_test_samples_judge_at_once(tmp_path: Path) -> None:
     (taken,) = events(server, "taken back")
     assert (taken["round"], taken["without"]) == (2, "site-1")
     assert "the accuracy fell from" in taken["reason"]
+    server.journal.write("taken back", round=2, without="site-1", reason=taken["reason"])  # it has answered since
+    status = Status(tmp_path / "shot/server")
+    status.update()
+    said = status.sites["site-1"].trouble
+    assert said.startswith("round 3 was taken back: the accuracy fell from")
+    assert said.endswith("; it is done again without this site's update, which is suspected only")
     assert [len(e["sites"]) for e in events(server, "done")] == [4, 4, 3, 4]
 
     def silent(site: int, message: Message, content: RecordDict) -> RecordDict:
         if site == 1 and "upload" in content and message.metadata.group_id == "2":
+            raise ValueError("it has nothing to say")
+        return content
+
+    without, _ = local_federation(tmp_path / "silent", setup, silent)
+    without.run()
+    assert same_bits(state(server, 4), state(without, 4))
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_test_samples_judge_without_whom_it_is_better(
+    found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The farthest is innocent: of the first three suspects, the one without whom the accuracy is back is left out."""
+    order = [3, 2, 1, 0] if found else [3, 2, 0, 1]
+    monkeypatch.setattr("fedgen.federate.server.server.outliers", lambda uploads: [s for s in order if s in uploads])
+    server, _ = local_federation(tmp_path, small_setup("fedavg", **UNBOUNDED), shot("2", 30.0))
+    server.run()
+    assert [e["without"] for e in events(server, "taken back")] == ["site-1"] * found
+
+
+def test_a_round_after_which_most_sites_diverge_is_taken_back_whatever_the_test_samples_said(tmp_path: Path) -> None:
+    """As if the suspect had not been in it: its update costs no accuracy yet, and then all answer with NaN, once."""
+    setup = small_setup("fedavg", **UNBOUNDED)
+    diverged: set[int] = set()
+
+    def slowly(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if "upload" in content and site == 1 and message.metadata.group_id == "1":
+            for name, array in content["upload"].items():
+                content["upload"][name] = Array(np.float32(3.0) * array.numpy())
+        if "upload" in content and message.metadata.group_id == "2" and site not in diverged:
+            diverged.add(site)
+            for name, array in content["upload"].items():
+                content["upload"][name] = Array(np.float32(np.nan) * array.numpy())
+        return content
+
+    server, _ = local_federation(tmp_path / "pushed", setup, slowly)
+    server.run()
+    (taken,) = events(server, "taken back")
+    assert (taken["round"], taken["without"]) == (1, "site-1")
+    assert taken["reason"].startswith("the sites' training losses rose or were not finite")
+    assert not list(server.path.glob("round*.safetensors")), "nothing is left of what is judged"
+
+    def silent(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site == 1 and "upload" in content and message.metadata.group_id == "1":
             raise ValueError("it has nothing to say")
         return content
 

@@ -55,6 +55,7 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.date import now
 from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.inflatable.inflatable_object import (
+    UnexpectedObjectContentError,
     get_object_body,
     get_object_head_values_from_object_content,
     get_object_id,
@@ -72,6 +73,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, sign_messa
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supercore.run import RunNotRunningException
+from google.protobuf.message import DecodeError
 
 __all__ = [
     "CONTROL_LIST_NODES",
@@ -90,6 +92,7 @@ __all__ = [
     "SYSTEM_TIME_TOLERANCE",
     "TIMESTAMP_HEADER",
     "TIMESTAMP_TOLERANCE",
+    "UNPACKING_ERRORS",
     "ActivateNodeRequest",
     "ActivateNodeResponse",
     "Arrival",
@@ -138,6 +141,11 @@ __all__ = [
 FLEET, RUNTIME = "/v1/fleet/", "/v1/runtime/"  # where SuperLink's interfaces for sites and for apps begin
 CONTROL_LIST_NODES, CONTROL_LIST_RUNS = "/v1/control/list-nodes", "/v1/control/list-runs"
 NODE_ONLINE = NodeStatus.ONLINE
+# What Flower raises of a message that is malformed, and of nothing else; memory that is short, say, is none of these.
+UNPACKING_ERRORS = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, DecodeError,
+    UnexpectedObjectContentError,
+)  # fmt: skip
 NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
 # Environment variables that make SuperLink listen on further ports, on all addresses.
 OPENS_INTERFACES = (FLWR_INTERNAL_GRPC_CONTROL_API, FLWR_INTERNAL_GRPC_FLEET_API)

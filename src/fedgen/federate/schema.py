@@ -99,7 +99,9 @@ class ServerSettings(BaseModel):
     )
     max_samples: Positive = Field(default=1_000_000, description="the most samples that a site may claim to have")
     rest: WholeNumber = Field(
-        default=5, description="rounds until a site that did not reply is asked again, unless it reconnects before"
+        default=5,
+        description="rounds until a site that did not reply is asked again, unless it reconnects before; more each time"
+        " if it is silent again and again (0: never a rest)",
     )
     poll: Rate = Field(default=0.5, description="seconds between polls for replies")
     keep_rounds: bool = Field(default=False, description="keep the server's state after every round, not only the last")

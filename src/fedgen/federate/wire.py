@@ -69,7 +69,8 @@ def _checked(name: str, array: Array, expected: Any) -> np.ndarray:
 
 def _parse(name: str, data: bytes) -> tuple[tuple[int, ...], np.dtype[Any], bytes]:
     """Shape and type from an array's header, and the bytes after it; nothing is allocated for what it claims."""
-    file = io.BytesIO(data)
+    # NumPy's parser needs memory for a long header that is nested; an honest one is short.
+    file = io.BytesIO(data[:_HEADER])
     try:
         version = npy.read_magic(file)
         if version != (1, 0):
@@ -77,7 +78,9 @@ def _parse(name: str, data: bytes) -> tuple[tuple[int, ...], np.dtype[Any], byte
         shape, by_columns, dtype = npy.read_array_header_1_0(file)
         if by_columns:
             raise ValueError("it is stored by columns")
-    except Exception as error:  # NumPy's parser raises many types, and all mean a bad message
+    except MemoryError:
+        raise
+    except Exception as error:  # NumPy's parser raises many types, and all others mean a bad message
         raise InvalidMessageError(f"{name} cannot be read: {_short(str(error))}") from None
     return shape, dtype, data[file.tell() :]
 
@@ -111,7 +114,7 @@ def whole_size(content: RecordDict) -> int:
     """How many bytes a message has in all, names and metrics included."""
     try:
         return int(recorddict_to_proto(content).ByteSize())
-    except Exception as error:  # a shape beyond Flower's integers, say, or a name that is no text
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a shape beyond Flower's integers, say
         raise InvalidMessageError(f"it cannot be packed again: {_short(str(error))}") from None
 
 

@@ -33,7 +33,7 @@ def checked_update(
     content = wire.records(reply, {"upload": ArrayRecord, "about": ConfigRecord, "metrics": MetricRecord})
     _check_reply_to(content["about"], question)
     upload = wire.decode(content["upload"], form)
-    _check_counts(upload, settings.max_samples)
+    _check_counts(upload, settings.max_samples, most_draws(settings.max_samples, config))
     if not config.dp_noise:  # noise may make a small variance negative
         _check_variances(upload)
     for problem, found in (algorithm.check_upload(upload) if algorithm.check_upload else {}).items():
@@ -100,8 +100,17 @@ def _check_reply_to(record: ConfigRecord, expected: ConfigRecord) -> None:
             )
 
 
-def _check_counts(upload: Tree, most: int) -> None:
+def most_draws(most_samples: int, config: RunConfig) -> float:
+    """More samples than an honest site draws in a round; what an algorithm knows of them it checks itself."""
+    if config.local_epochs:
+        return most_samples * config.local_epochs
+    steps = config.local_steps * config.batch_size
+    return max(most_samples, 2 * steps * (1 + 10 * config.dp_count_noise))
+
+
+def _check_counts(upload: Tree, most_samples: int, most_drawn: float) -> None:
     for name, leaf in named(upload).items():
+        most = most_samples if name.endswith(".samples") else most_drawn
         if np.issubdtype(leaf.dtype, np.integer) and not 0 <= leaf.min() <= leaf.max() <= most:
             raise InvalidMessageError(f"{name} has counts from {leaf.min()} to {leaf.max()}")
 

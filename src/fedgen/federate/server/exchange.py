@@ -1,16 +1,17 @@
 """Messages to the sites and their replies: timeouts, failures, refused replies and exclusion of sites."""
 
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import httpx
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgen.errors import FedgenError
-from fedgen.federate.flower import ObjectPullError
+from fedgen.federate.flower import UNPACKING_ERRORS, ObjectPullError
 from fedgen.federate.gate.refusals import RefusalReader
 from fedgen.federate.gate.sent_marks import SentMarks
 from fedgen.federate.journal import Journal
@@ -25,6 +26,21 @@ from fedgen.federate.wire import InvalidMessageError, NotFiniteError
 # accept a reply in the round's last seconds.
 _LATE = 30.0
 Answer = TypeVar("Answer")
+
+
+class Silences(NamedTuple):
+    """The rounds in a row in which a site was silent."""
+
+    times: int
+    last: int
+
+
+class Rest(NamedTuple):
+    """The round when a silent site is asked again, also if it has reconnected or only if it has not."""
+
+    arrival: str  # when it had connected
+    returned: int
+    still_there: int
 
 
 class Exchange:
@@ -45,7 +61,8 @@ class Exchange:
         self.strikes: dict[str, int] = {}  # by the name of the site
         self.excluded: dict[str, int | None] = {}  # by name: the round when it is asked again; None: never
         self.not_finite: set[int] = set()  # sites whose last replies had values that are NaN or infinite
-        self._silent: dict[int, tuple[str, int]] = {}  # by site: when it connected, and the round without its reply
+        self._silences: dict[tuple[int, str], Silences] = {}  # by site and kind of message, since its last answer
+        self._rests: dict[int, Rest] = {}  # by site
 
     def resume(self, strikes: dict[str, int], excluded: dict[str, int | None]) -> None:
         """Go on with what is known of sites; in older checkpoints only strikes say that a site is excluded."""
@@ -80,7 +97,7 @@ class Exchange:
             if not logged:
                 self._journal.write("waiting", round=number, present=present, needed=needed)
                 logged = True
-            self._silent.clear()  # there is no choice but to ask those again
+            self._rests.clear()  # there is no choice but to ask those again
             if not wait_until(deadline, self._settings.poll):
                 out = sum(not self._is_back(name, number) for name in list(self.excluded))
                 excluded = f" ({out} are excluded for {self._settings.strikes} refused messages)" if out else ""
@@ -126,8 +143,11 @@ class Exchange:
                 if isinstance(reply, httpx.HTTPStatusError | ObjectPullError):
                     self._failed(site, number, f"its answer could not be fetched: {reply}")
                     continue
-                if isinstance(reply, Exception):  # Flower could not unpack the site's bytes
+                if isinstance(reply, UNPACKING_ERRORS):
                     self._strike(site, number, f"it cannot be unpacked: {type(reply).__name__}: {reply}"[:300])
+                    continue
+                if isinstance(reply, Exception):
+                    self._failed_here(site, number, reply)
                     continue
                 if reply.metadata.reply_to_message_id != asked:  # this, too, is under the site's control
                     self._strike(site, number, "it says that it answers another message")
@@ -139,12 +159,14 @@ class Exchange:
                     answers[site] = take(reply, question)
                 except NotFiniteError as error:  # an honest site's training may diverge, so that this is no strike
                     self.not_finite.add(site)
+                    self._silences.pop((site, kind), None)
                     self._journal.write("refused", round=number, site=self.roster.name(site), reason=str(error))
                 except InvalidMessageError as error:
                     self._strike(site, number, str(error))
-                except Exception as error:  # no message may end the run for the others
-                    self._strike(site, number, f"it cannot be taken: {type(error).__name__}: {error}"[:300])
+                except Exception as error:  # no answer may end the run for the others
+                    self._failed_here(site, number, error)
                 else:
+                    self._silences.pop((site, kind), None)
                     self._journal.write("answered", kind=kind, round=number, site=self.roster.name(site))
             for refusal in self._gate.refused():
                 for message_id, (site, _) in list(waiting.items()):
@@ -163,21 +185,32 @@ class Exchange:
             elif waiting and not found and not wait_until(deadline, self._settings.poll):
                 unseen = -(-len(waiting) // AT_ONCE)  # looks at each that may have replied in the last seconds
         for site, _ in waiting.values():
-            self._silent[site] = self.roster.arrival(site), number
-            self._failed(site, number, f"no answer within {timeout:g} seconds")
+            self._silent(site, kind, number)
         self._replies.forget(questions)  # the late ones, and those whose reply the gate refused
         return {site: answers[site] for site in sites if site in answers}
 
     def _may_be_asked(self, site: int, number: int) -> bool:
-        """False for an excluded site, and for `rest` rounds for one that did not reply, unless it reconnected."""
+        """False for an excluded site, and for one that rests since it did not reply."""
         if not self._is_back(self.roster.name(site), number):
             return False
-        if site in self._silent:
-            arrival, missed = self._silent[site]
-            if arrival == self.roster.arrival(site) and number < missed + self._settings.rest:
+        if site in self._rests:
+            rest = self._rests[site]
+            if number < (rest.still_there if rest.arrival == self.roster.arrival(site) else rest.returned):
                 return False
-            del self._silent[site]
+            del self._rests[site]
         return True
+
+    def _silent(self, site: int, kind: str, number: int) -> None:
+        """A silent site rests for `rest` rounds, or until it returns; if it was silent before, longer each time."""
+        before = self._silences.get((site, kind), Silences(0, -1))
+        times = before.times + (before.last != number)  # it may be asked again within a round
+        self._silences[site, kind] = Silences(times, number)
+        rest, more = self._settings.rest, 0
+        if rest and times > 1:
+            more = 1 + min(2 ** min(times - 2, 30), self._settings.exclusion or sys.maxsize)
+        self._rests[site] = Rest(self.roster.arrival(site), number + more, number + max(rest, more))
+        again = f", for the {times}th time in a row" if times > 1 else ""
+        self._failed(site, number, f"no answer within {self._settings.round_timeout:g} seconds{again}")
 
     def _is_back(self, name: str, number: int) -> bool:
         """Whether a site may be asked in this round: it was never excluded, or not any more."""
@@ -192,6 +225,11 @@ class Exchange:
 
     def _failed(self, site: int, number: int, reason: str) -> None:
         self._journal.write("failed", round=number, site=self.roster.name(site), reason=harmless(reason))
+
+    def _failed_here(self, site: int, number: int, error: Exception) -> None:
+        """What the site is not to blame for, such as too little memory at the server."""
+        reason = f"its answer is lost, since the server failed to read it: {type(error).__name__}: {error}"
+        self._failed(site, number, reason[:300])
 
     def _strike(self, site: int, number: int, reason: str) -> None:
         name = self.roster.name(site)

@@ -1,5 +1,6 @@
-"""Whether a round broke the model, and whose update is the outlier then."""
+"""Whether a round broke the model, and whose updates are suspected then."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ import jax
 import numpy as np
 
 from fedgen.core.contract import Tree
-from fedgen.core.trees import stack
+from fedgen.core.trees import named, stack
 from fedgen.core.wires import Wires
 from fedgen.runs.checkpoint import load_tree, read_about, save_tree
 
 # An honest round may well cost some accuracy where sites differ. These are far beyond that.
 _POINTS, _SHARE = 20.0, 0.5  # of accuracy: how many are lost, and how much is left of what there was
+_PART = re.compile(r"^(?:\.base)*(?:\.\w+|\[[^]]*\])?")  # the beginning of an array's name: '.base.params', say
 _NATS, _TIMES = 1.0, 3.0  # of the loss: by how much it has grown, and how many times
 
 
@@ -27,11 +29,21 @@ def rose(before: float, after: float) -> bool:
     return not np.isfinite(after) or (after - before > _NATS and after > _TIMES * before)
 
 
-def outlier(uploads: Mapping[int, Tree]) -> int:
-    """The site whose upload is farthest from the others: from the median of each number."""
-    vectors = {site: _vector(upload) for site, upload in uploads.items()}
-    middle = np.median(np.stack(list(vectors.values())), axis=0)
-    return max(vectors, key=lambda site: float(np.linalg.norm(vectors[site] - middle)))
+def outliers(uploads: Mapping[int, Tree]) -> list[int]:
+    """The sites, that whose upload is farthest from the others first: far is no proof.
+
+    Each part of an upload is measured by its distance from the median of each number, in multiples of the sites' median
+    distance. The largest multiple counts.
+    """
+    by_site = [_parts(upload) for upload in uploads.values()]
+    largest = np.zeros(len(by_site))  # [site]
+    for part in by_site[0]:
+        vectors = np.stack([parts[part] for parts in by_site])  # [site, number]
+        distance = np.linalg.norm(vectors - np.median(vectors, axis=0), axis=1)
+        usual = float(np.median(distance)) or float(np.mean(distance))  # most may have sent the very same
+        if usual:
+            largest = np.maximum(largest, distance / usual)
+    return [list(uploads)[place] for place in np.argsort(-largest, kind="stable")]
 
 
 class Unjudged:
@@ -72,7 +84,10 @@ class Unjudged:
         return self._folder / f"round{number}.safetensors"
 
 
-def _vector(upload: Tree) -> np.ndarray:
-    """All numbers of an upload but the whole ones, which are counts."""
-    leaves = [np.asarray(a, np.float64).ravel() for a in jax.tree.leaves(upload) if np.issubdtype(a.dtype, np.floating)]
-    return np.concatenate(leaves) if leaves else np.zeros(1)
+def _parts(upload: Tree) -> dict[str, np.ndarray]:
+    """The numbers of an upload but the whole ones, which are counts: parameters, statistics, an algorithm's own."""
+    leaves: dict[str, list[np.ndarray]] = {}
+    for name, leaf in named(upload).items():
+        if np.issubdtype(leaf.dtype, np.floating):
+            leaves.setdefault(_PART.findall(name)[0], []).append(np.asarray(leaf, np.float64).ravel())
+    return {part: np.concatenate(arrays) for part, arrays in leaves.items()}

@@ -142,8 +142,10 @@ class _Late:
         if not self._questions or time.monotonic() < self._next or (self._sweeping and self._sweeping.is_alive()):
             return
         self._next = time.monotonic() + _SWEEP
-        self._sweeping = threading.Thread(target=self._fetch_all, args=[list(self._questions)], daemon=True)
-        self._sweeping.start()
+        sweeping = threading.Thread(target=self._fetch_all, args=[list(self._questions)], daemon=True)
+        with contextlib.suppress(RuntimeError):  # the system has no more threads; it is tried again
+            sweeping.start()
+            self._sweeping = sweeping
 
     def _fetch_all(self, questions: list[str]) -> None:
         # Whatever is wrong concerns nobody; it is tried again.
@@ -179,7 +181,10 @@ class _Fetch:
 
     def begin(self) -> None:
         self.began = time.monotonic()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system has no more threads
+            self._replies = [error]
 
     def is_busy(self) -> bool:
         """Whether it began a moment ago and has not ended."""
@@ -189,7 +194,8 @@ class _Fetch:
         return self.began is not None and not self._thread.is_alive()
 
     def join(self, seconds: float) -> None:
-        self._thread.join(seconds)
+        if not self.has_ended():
+            self._thread.join(seconds)
 
     def _run(self) -> None:
         try:

@@ -37,7 +37,7 @@ from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings, read_settings
 from fedgen.federate.server.checks import besides_arrays, checked_score, checked_update, largest_update
 from fedgen.federate.server.exchange import Exchange
-from fedgen.federate.server.judge import Unjudged, fell, outlier, rose
+from fedgen.federate.server.judge import Unjudged, fell, outliers, rose
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.settings import AppSettings
 from fedgen.federate.site.data import checked_samples, checked_shape
@@ -52,6 +52,7 @@ from fedgen.runs.summary import result_row, summary_of
 from fedgen.runs.trained import Trained
 
 Update = tuple[Tree, float | None]  # a site's upload and its training loss
+_SUSPECTS = 3  # without how many of the updates, one at a time, a round that broke the model is tried
 
 
 class BrokenModelError(Exception):
@@ -165,7 +166,7 @@ class Server:
         try:
             updates = self._updates(number, broadcast, state)
             losses = [loss for _, loss in updates.values() if loss is not None]
-            broken = self._loss_rose(losses) and self._can_take_back(number - 1)
+            broken = self._judges_by_loss() and self._loss_rose(losses) and self._can_take_back(number - 1)
         except BrokenModelError:
             broken = True
         except FedgenError:
@@ -175,7 +176,7 @@ class Server:
             return self._round(self._last_round_taken_back(number))
         uploads = {site: upload for site, (upload, _) in updates.items()}
         after, metrics, uploads = self._aggregated(number, state, uploads)
-        if self._judges_by_loss():
+        if self._keeps_rounds():
             self._unjudged.keep(number, state, uploads)
         self.run_state.round = number + 1
         self.run_state.loss = float(np.median(losses)) if losses else None
@@ -199,7 +200,7 @@ class Server:
     def _aggregated(
         self, number: int, state: Tree, uploads: dict[int, Tree]
     ) -> tuple[Tree, dict[str, Array], dict[int, Tree]]:
-        """As `_combined`, without the outlier where the model would not be finite, or clearly worse, with it."""
+        """As `_combined`, without an outlier where the model would not be finite, or clearly worse, with it."""
         after, metrics = self._combined(number, state, uploads)
         judged = self._test_accuracy(state) if self._accuracy is None else self._accuracy
         accuracy = self._test_accuracy(after)
@@ -207,14 +208,16 @@ class Server:
             sound = self._is_finite(after, number + 1)
             if sound and (judged is None or accuracy is None or not fell(judged, accuracy)):
                 break
-            worst = outlier(uploads)
-            fewer = {site: upload for site, upload in uploads.items() if site != worst}
-            again, reported = self._combined(number, state, fewer)
-            better = self._test_accuracy(again)
-            if sound and not (better is not None and judged is not None and better >= ((accuracy or 0) + judged) / 2):
-                break  # it is not this update that broke the model
+            for suspect in outliers(uploads)[: _SUSPECTS if sound else 1]:
+                fewer = {site: upload for site, upload in uploads.items() if site != suspect}
+                again, reported = self._combined(number, state, fewer)
+                better = self._test_accuracy(again)
+                if not sound or (better is not None and better >= ((accuracy or 0) + (judged or 0)) / 2):
+                    break
+            else:
+                break  # it is none of these updates alone that broke the model
             reason = f"the accuracy fell from {judged:.1f} to {accuracy:.1f} %" if sound else "the model was not finite"
-            self._journal_taken_back(number, worst, reason)
+            self._journal_taken_back(number, suspect, reason)
             after, metrics, uploads, accuracy = again, reported, fewer, better
         self._accuracy = accuracy
         return after, metrics, uploads
@@ -229,10 +232,13 @@ class Server:
             return None
         return 100 * float(self._tester(*self._test, jax.device_get(state)).sum()) / len(self._test[1])
 
+    def _keeps_rounds(self) -> bool:
+        """Whether a round is judged by what sites answer in the next one: most of them may have no finite numbers."""
+        return self.settings.take_back and not self.config.dp_noise
+
     def _judges_by_loss(self) -> bool:
-        """Whether a round is judged by the losses that sites report in the next one: they are all that there is."""
-        judges = self._tester is not None and self._test is not None
-        return self.settings.take_back and not judges and not self.config.dp_noise
+        """Whether the losses that sites report then count, too: where it has no test samples, there is nothing else."""
+        return self._keeps_rounds() and (self._tester is None or self._test is None)
 
     def _loss_rose(self, losses: list[float]) -> bool:
         before = self.run_state.loss  # the median of three or more, which no single site can move far
@@ -241,10 +247,11 @@ class Server:
     def _last_round_taken_back(self, number: int) -> Tree:
         """The state before this round if the last one had been without its outlier."""
         before, uploads = self._unjudged.load(number - 1)
-        worst = outlier(uploads)
-        del uploads[worst]
+        suspect = outliers(uploads)[0]
+        del uploads[suspect]
         corrected, _ = self._combined(number - 1, before, uploads)
-        self._journal_taken_back(number - 1, worst, "the sites' training losses rose or were not finite")
+        self._accuracy = None  # it was the broken model's
+        self._journal_taken_back(number - 1, suspect, "the sites' training losses rose or were not finite")
         if self.records and self.records[-1]["round"] == number:  # the score of the model as it was
             self.records = self.run_folder.save_without_last(corrected, self._about())
         else:
@@ -256,10 +263,12 @@ class Server:
 
     def _can_take_back(self, number: int) -> bool:
         """Whether the round can be done without one of its updates; once, since it need not be an update's fault."""
-        return self._judges_by_loss() and self._unjudged.can_lose_one(number, self.settings.min_sites)
+        return self._keeps_rounds() and self._unjudged.can_lose_one(number, self.settings.min_sites)
 
     def _journal_taken_back(self, number: int, site: int, reason: str) -> None:
-        self.journal.write("taken back", round=number, without=self.exchange.roster.name(site), reason=reason)
+        name = self.exchange.roster.name(site)
+        reason = f"{reason}; it is done again without this site's update, which is suspected only"
+        self.journal.write("taken back", round=number, without=name, reason=reason)
 
     def _score(self, state: Tree) -> bool:
         """Evaluate the last round if `eval_every` says so; False when the model is no longer finite."""

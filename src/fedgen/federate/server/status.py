@@ -145,7 +145,7 @@ class Status:
             site.excluded, site.strikes = kind == "excluded", 0
         elif kind == "taken back":
             reason = event.get("reason", "")
-            site.trouble = f"round {int(event['round']) + 1} was done again without its update: {reason}"
+            site.trouble = f"round {int(event['round']) + 1} was taken back: {reason}"
 
     def _begin(self, event: dict[str, Any]) -> None:
         """A run begins, or goes on."""
