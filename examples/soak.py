@@ -140,8 +140,8 @@ def stop_sites(started: "list[subprocess.Popen[bytes]]") -> None:
 
 def refusals(folders: Folders) -> dict[str, int]:
     """What the gate and the server refused, by the reason; names and numbers in it are left out."""
-    gate = folders.server / GATE_JOURNAL
-    log = [*read_journal(rotated(gate)), *read_journal(gate), *read_journal(folders.server / "log.jsonl")]
+    paths = [folders.server / GATE_JOURNAL, folders.server / "log.jsonl"]
+    log = [event for path in paths for file in (rotated(path), path) for event in read_journal(file)]
     return dict(Counter(f"{e['event']}: {e.get('reason', '')}" for e in log if e["event"] in ("refused", "strike")))
 
 
@@ -189,7 +189,7 @@ def soak(
                 ended = bool(events) and events[-1]["event"] in ("finished", "ended")
         finally:
             stop_sites(light)
-    done = [e for e in read_journal(log) if e["event"] == "done"]
+    done = [e for file in (rotated(log), log) for e in read_journal(file) if e["event"] == "done"]
     reports = [json.loads(path.read_text()) for path in folders.root.glob("did-*.json")]
     returns = sorted(seconds for report in reports for seconds in report["returns"])
     finished = [one for report in reports for one in report["finished"]]

@@ -380,6 +380,21 @@ def test_an_answer_on_its_way_is_not_replaced(queue: MessageQueue) -> None:
         queue.announce(letter.request, 0)
 
 
+def test_a_queue_that_is_retired_leaves_the_folder_to_the_next_one(queue: MessageQueue) -> None:
+    letter = Letter({"a": np.zeros(3)})
+    queue.record_sent(pulled(letter.question))
+    assert send(queue, letter.request, letter.contents)
+    on_its_way = queue._incoming
+    assert on_its_way is not None
+    queue.retire()
+    assert not queue._folder.exists()
+    follower = MessageQueue("north", queue._folder, LIMIT)
+    follower.record_sent(pulled(letter.question))
+    assert send(follower, letter.request, letter.contents)
+    queue.finish(on_its_way)
+    assert {path.name for path in queue._folder.iterdir()} == set(letter.contents)
+
+
 def test_strangers_never_crowd_out_who_comes_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedgen.federate.gate import connections as gate_connections
 

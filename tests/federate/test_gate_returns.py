@@ -1,5 +1,6 @@
 """A site that lost a message gets it again, and a site that returns is taken back at once."""
 
+import threading
 import time
 
 import httpx
@@ -16,6 +17,7 @@ from fedgen.federate.deploy.keys import public_keys
 from fedgen.federate.flower import CONTROL_LIST_NODES, CONTROL_LIST_RUNS, NODE_ONLINE
 from fedgen.federate.gate import connections, messages
 from fedgen.federate.gate import gate as gate_module
+from fedgen.federate.gate.http import HttpConnection
 from fedgen.federate.gate.rules import ACTIVATE, CONFIRM, DEACTIVATE, HEARTBEAT, PULL_MESSAGE, PULL_OBJECT, PUSH_OBJECT
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
 
@@ -185,3 +187,41 @@ def test_what_was_sent_to_a_key_that_was_replaced_is_not_offered_to_the_new_one(
         ours.write_bytes(kept)
         other.write_bytes(theirs)
     assert pull(gate) == []
+
+
+def test_a_request_of_a_key_that_is_replaced_meanwhile_does_not_touch_what_the_new_one_sends(
+    gate: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_module, "_KEYS_EVERY", 0.0)
+    reads_a_body, read = threading.Event(), HttpConnection.body
+
+    async def body(connection: HttpConnection) -> bytes:
+        reads_a_body.set()
+        return await read(connection)
+
+    letter = Letter({"weights": np.zeros(3)})
+    gate.down = pulled(letter.question)
+    assert len(pull(gate)) == 1
+    ours, other = (gate.folders.public_key(name) for name in ("north", "south"))
+    kept, theirs = ours.read_bytes(), other.read_bytes()
+    monkeypatch.setattr(HttpConnection, "body", body)
+    with gate.connect() as old:
+        said = {**gate.headers(), "content-length": len(letter.announcement), "host": "x"}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+        old.sendall(f"POST {messages_path()} HTTP/1.1\r\n{lines}\r\n".encode() + letter.announcement[:-1])
+        assert reads_a_body.wait(PATIENCE)
+        try:
+            ours.write_bytes(theirs)
+            other.write_bytes(kept)
+            assert gate.post(PULL_MESSAGE, b"", "south").status_code == 200  # who is north from now on
+            opened = gate.post(messages_path(), letter.announcement, "south").content
+            first, *rest = letter.pushes(PushMessagesResponse.FromString(opened))
+            assert gate.post(PUSH_OBJECT, first, "south").status_code == 200
+            old.sendall(letter.announcement[-1:])
+            assert b" 412 " in old.recv(4096)
+            assert [gate.post(PUSH_OBJECT, push, "south").status_code for push in rest] == [200] * len(rest)
+        finally:
+            ours.write_bytes(kept)
+            other.write_bytes(theirs)
+    assert gate.came[-1] == CONFIRM, "SuperLink has all of the answer"
+    assert [e["reason"] for e in gate.refused] == ["the key was removed or replaced meanwhile"]

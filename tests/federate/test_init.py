@@ -204,3 +204,11 @@ def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path)
     finally:
         kill(process_tree([process.pid]))
         process.wait(600)
+
+
+def test_what_sites_say_of_themselves_is_pointed_out_where_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for preset, said in (("reference", True), ("tuned", False)):
+        assert init(monkeypatch, tmp_path / preset, *ARGUMENTS, "--preset", preset) == 0
+        assert ("up to 1,000,000 samples" in " ".join(capsys.readouterr().out.split())) == said

@@ -22,6 +22,7 @@ from fedgen.cli.federate_life import printable
 from fedgen.cli.main import main
 from fedgen.config import resolve
 from fedgen.errors import FedgenError
+from fedgen.federate import journal
 from fedgen.federate.deploy import superlink
 from fedgen.federate.deploy.edit import set_values
 from fedgen.federate.deploy.folders import Folders
@@ -265,6 +266,31 @@ def test_status_tells_the_story_of_the_journals(root: Path, fedgen: Any, monkeyp
     fresh._log = fresh._gate  # as if no run had been
     fresh.update()
     assert (fresh.sites["north"].state, fresh.sites["north"].last_seen) == ("present", 1000.0)
+
+
+def test_status_knows_a_run_whose_beginning_was_rotated_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_SERVER_LIMIT", 2_000)
+    log = journal.server_journal(root / "server", "run")
+    log.write("started", algorithm="fedavg", rounds=99, pid=os.getpid())
+    watched = Status(root / "server")
+    for number in range(50):
+        if number == 20:
+            log.write("resumed", algorithm="fedavg", rounds=99, round=20, pid=os.getpid())
+        log.write("round", round=number, cohort=["north", "south"])
+        log.write("answered", kind="train", round=number, site="south")
+        log.write("done", round=number, sites=["south"], seconds=2.5)
+        watched.update()
+    assert sorted(path.name for path in (root / "server").glob("log.jsonl*")) == ["log.jsonl", "log.jsonl.1"]
+    assert sum(path.stat().st_size for path in (root / "server").glob("log.jsonl*")) < 5_000
+    assert json.loads(log.path.read_text().partition("\n")[0])["event"] == "continued"
+    fresh = Status(root / "server")
+    fresh.update()
+    for status in (fresh, watched):
+        run = status.run
+        assert (run.name, run.state, run.algorithm, run.rounds, run.round) == ("run", "running", "fedavg", 99, 50)
+    log.write("finished", round=50)
+    fresh.update()
+    assert fresh.run.state == "finished"
 
 
 def test_text_of_others_is_made_harmless() -> None:

@@ -118,6 +118,8 @@ def test_a_run_is_resumed_with_a_site_that_was_added_since(tmp_path: Path) -> No
     resumed = Server(folders.app, folders.server, "run", grid, server.journal)
     assert resumed.run()["results"]
     assert done(resumed) == [["site-0", "site-1"], ["site-0", "site-1", "site-2"]]
+    (event,) = [e for e in read_journal(server.journal.path) if e["event"] == "resumed"]
+    assert (event["algorithm"], event["rounds"], event["round"]) == ("fedavg", 2, 1), "all that `status` shows of a run"
 
 
 def test_the_number_of_users_is_the_only_thing_that_may_have_grown() -> None:

@@ -169,6 +169,11 @@ def init(
     Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
     place = begin(folder, config, task, server, host=host, port=port, bind=bind, superlink_port=superlink_port)
     console.print(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.")
+    if config.weighting == "samples":
+        console.print(
+            f'weighting is "samples": a site weighs by what it says it has, up to {server.max_samples:,} samples'
+            ' (max_samples in server.toml); unless you trust all sites in that, set "uniform" in config.toml.'
+        )
 
 
 def _classes(text: str) -> dict[str, Any]:

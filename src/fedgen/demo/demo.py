@@ -11,8 +11,8 @@ from fedgen.errors import FedgenError
 from fedgen.federate.deploy.folders import Folders, write_connection, write_keys
 from fedgen.federate.deploy.processes import Processes, free_port, processes_of
 from fedgen.federate.deploy.scripts import Endpoints, write_scripts
-from fedgen.federate.journal import read_journal
 from fedgen.federate.schema import ServerSettings
+from fedgen.federate.server.tail import Tail
 from fedgen.simulator.setup import Setup
 
 RUN = "run"
@@ -73,20 +73,18 @@ def start_all(processes: Processes, sites: list[str], *, tls: bool, say: Callabl
 def follow(processes: Processes, sites: list[str], round_timeout: float, say: Callable[[dict[str, Any]], None]) -> None:
     """Report the events of server and sites until the run is finished; raises when it ends otherwise."""
     folders = processes.folders
-    journals = {"": folders.server / "log.jsonl", **{name: folders.site(name) / "log.jsonl" for name in sites}}
-    seen = dict.fromkeys(journals, 0)
+    journals = {name: Tail(folders.site(name) / "log.jsonl") for name in sites}
+    journals = {"": Tail(folders.server / "log.jsonl"), **journals}
     quiet = time.monotonic()
     while True:
-        for name, path in journals.items():
-            events = read_journal(path)
-            for event in events[seen[name] :]:
+        for name, journal in journals.items():
+            for event in journal.events():
                 quiet = time.monotonic()
                 say({"at": name, **event})
                 if not name and event["event"] == "ended":
                     raise FedgenError(f"the federation ended early: {event['reason']}")
-            seen[name] = len(events)
-            if not name and events and events[-1]["event"] == "finished":
-                return
+                if not name and event["event"] == "finished":
+                    return
         if processes.running["superlink"].poll() is not None:
             raise FedgenError(f"SuperLink has ended; see {processes.log('superlink')}")
         if time.monotonic() - quiet > round_timeout + _PATIENCE:

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedgen.compiled import use_compilation_cache
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
-from fedgen.federate.journal import Journal
+from fedgen.federate.journal import Journal, server_journal
 from fedgen.federate.schema import SiteSettings, read_settings
 from fedgen.federate.server.server import Server
 from fedgen.federate.site.site import Site
@@ -35,7 +35,7 @@ def server_app(app: Path) -> ServerApp:
         if not folder:
             raise FedgenError(f"set {SERVER_VARIABLE} to the server's folder before starting flower-superlink")
         name = str(context.run_config.get("run", "run"))
-        journal = Journal(Path(folder) / "log.jsonl", run=name)
+        journal = server_journal(Path(folder), name)
         _end_with_parent()
         try:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):

@@ -2,30 +2,46 @@
 
 import json
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 GATE_JOURNAL = "gate.jsonl"  # in the server's folder; the journals of server and sites are called log.jsonl
+_SERVER_LIMIT = 64 << 20  # bytes: some 5,000 rounds of 100 sites
 
 
 class Journal:
     """A file of events that is only appended to. It holds no keys and no samples.
 
-    With a limit in bytes, the file is rotated when it exceeds it; one old file is kept.
+    With a limit in bytes, the file is rotated when it exceeds it; one old file is kept. The new one begins with the
+    latest event of the kinds `begins`, said again as `continued`.
     """
 
-    def __init__(self, path: Path, *, limit: int = 0, **always: Any) -> None:
-        self.path, self._limit, self._always = path, limit, always
+    def __init__(self, path: Path, *, limit: int = 0, begins: Collection[str] = (), **always: Any) -> None:
+        self.path, self._limit, self._begins, self._always = path, limit, begins, always
+        self._begun: dict[str, Any] | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, event: str, **about: Any) -> None:
         """Add an event."""
+        if event in self._begins:
+            self._begun = about
+        if self._append(event, about) > self._limit > 0:
+            self.path.replace(rotated(self.path))
+            if self._begun is not None:
+                self._append("continued", self._begun)
+
+    def _append(self, event: str, about: dict[str, Any]) -> int:
+        """Add a line; the size of the file with it."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **self._always, **about})
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-            full = self._limit and file.tell() > self._limit
-        if full:
-            self.path.replace(rotated(self.path))
+            return file.tell()
+
+
+def server_journal(folder: Path, run: str) -> Journal:
+    """The journal of a run, which may last for months, in the server's folder."""
+    return Journal(folder / "log.jsonl", limit=_SERVER_LIMIT, begins=("started", "resumed"), run=run)
 
 
 def rotated(path: Path) -> Path:

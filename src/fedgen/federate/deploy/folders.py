@@ -49,15 +49,16 @@ run = "run"  # the name of the run's folder at the server
 class Folders:
     """The paths of a federation: where server, sites, app and certificate authority have their files."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, sites: Path | None = None) -> None:
         self.root = root
+        self.sites = sites or root / "sites"
         self.app = root / APP
         self.server = root / "server"
         self.authority = root / "authority"
 
     def site(self, name: str) -> Path:
         """A site's folder."""
-        return self.root / "sites" / name
+        return self.sites / name
 
     def site_key(self, name: str) -> Path:
         """A site's private key; the public one is beside it and at the server."""

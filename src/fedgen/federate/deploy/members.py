@@ -1,5 +1,9 @@
-"""Adding and removing sites, and replacing their keys, in the folders that `init` wrote."""
+"""Adding and removing sites, and replacing their keys, in the folders that `init` wrote.
 
+Files change in an order in which a command that was killed between two of them can be given again.
+"""
+
+import shutil
 from pathlib import Path
 
 from fedgen.config import checked
@@ -10,74 +14,84 @@ from fedgen.federate.deploy.folders import Folders, write_site, write_site_keys
 from fedgen.federate.deploy.record import read_deployment
 from fedgen.federate.deploy.scripts import write_site_script
 from fedgen.federate.deploy.site_folder import write_site_rest
+from fedgen.federate.deploy.turns import changing, staged
 from fedgen.federate.schema import ServerSettings, SiteSettings, read_settings
 from fedgen.files import read_text, write_whole
+
+_UNFINISHED = "unfinished"  # what a command that is killed leaves behind
 
 
 def add_site(folders: Folders, name: str, public_key: Path | None = None) -> Path:
     """Add a site and return its new folder; one that was removed before gets back its number.
 
-    With the site's own public key, the folder has no private one.
+    With the site's own public key, the folder has no private one. What was interrupted before begins anew.
     """
-    settings, site = _settings(folders), folders.site(name)
-    back = name in settings.removed
-    if name in settings.sites and not back:
-        raise FedgenError(f"{name} is a site already; `fedgen federate rotate-key` gives it another key")
-    number = settings.sites.index(name) if back else len(settings.sites)
-    described: SiteSettings = checked(SiteSettings, {"name": name, "number": number, "data": "data.npz"}, "")
-    deployment = read_deployment(folders.server)
-    for there in (site, folders.public_key(name)):
-        if there.exists():
-            raise FedgenError(f"{there} exists already, and nothing is overwritten; move it away first")
-    public = None if public_key is None else _own_key(folders, public_key)
+    with changing(folders.server):
+        settings, site, toml = _settings(folders), folders.site(name), folders.server / "server.toml"
+        new = _unfinished(folders)
+        begun, known = new.site(name).exists(), name in settings.sites
+        if known and name not in settings.removed and not begun:
+            raise FedgenError(f"{name} is a site already; `fedgen federate rotate-key` gives it another key")
+        number = settings.sites.index(name) if known else len(settings.sites)
+        described: SiteSettings = checked(SiteSettings, {"name": name, "number": number, "data": "data.npz"}, "")
+        deployment = read_deployment(folders.server)
+        for there in (site, *(() if begun else (folders.public_key(name),))):
+            if there.exists():
+                raise FedgenError(f"{there} exists already, and nothing is overwritten; move it away first")
+        public = None if public_key is None else _own_key(folders, public_key, besides=name if begun else "")
 
-    write_site(folders, described)
-    if public is None:
-        public = write_site_keys(site)
-    write_whole(site / "ca.crt", read_text(folders.server / "ca.crt", "it is needed").encode())
-    write_site_script(folders, name, deployment.address)
-    write_site_rest(folders, name, deployment)
-    if back:
-        set_values(folders.server / "server.toml", removed=[other for other in settings.removed if other != name])
-    else:
-        before = (folders.server / "server.toml").read_bytes()
-        set_values(folders.server / "server.toml", sites=[*settings.sites, name])
-        try:
-            _count(folders, len(settings.sites) + 1)
-        except FedgenError:
-            write_whole(folders.server / "server.toml", before)
-            raise
-    write_whole(folders.public_key(name), public)  # last: from now on the gate lets it in
+        with staged(new.site(name), site, folders.public_key(name), toml, folders.app / "config.toml"):
+            write_site(new, described)
+            if public is None:
+                public = write_site_keys(new.site(name))
+            write_whole(new.site(name) / "ca.crt", read_text(folders.server / "ca.crt", "it is needed").encode())
+            write_site_script(new, name, deployment.address)
+            write_site_rest(new, name, deployment)
+            if not known:
+                _count(folders, number + 1)
+                set_values(toml, sites=[*settings.sites, name])
+            elif name in settings.removed:
+                set_values(toml, removed=[other for other in settings.removed if other != name])
+            write_whole(folders.public_key(name), public)  # from now on the gate lets it in
     return site
 
 
 def remove_site(folders: Folders, name: str) -> None:
     """Remove a site: its key is deleted, and the site is not asked again. It keeps its place in the list."""
-    settings = _settings(folders)
-    _check_member(settings, name)
-    left = len(settings.sites) - len(settings.removed) - 1
-    if left < settings.min_sites:
-        raise FedgenError(
-            f"without {name} there are {left} sites, and min_sites in server/server.toml is {settings.min_sites}: add"
-            " another site first, or lower it"
-        )
-    folders.public_key(name).unlink(missing_ok=True)  # first: from now on the gate refuses it
-    set_values(folders.server / "server.toml", removed=[*settings.removed, name])
+    with changing(folders.server):
+        settings, begun = _settings(folders), _unfinished(folders).site(name)
+        _check_member(folders, settings, name)
+        left = len(settings.sites) - len(settings.removed) - 1
+        if left < settings.min_sites:
+            raise FedgenError(
+                f"without {name} there are {left} sites, and min_sites in server/server.toml is {settings.min_sites}:"
+                " add another site first, or lower it"
+            )
+        folders.public_key(name).unlink(missing_ok=True)  # first: from now on the gate refuses it
+        set_values(folders.server / "server.toml", removed=[*settings.removed, name])
+        shutil.rmtree(begun, ignore_errors=True)
 
 
 def rotate_key(folders: Folders, name: str, public_key: Path | None = None) -> Path | None:
     """Replace a site's key, by its own or by a new pair, whose folder is returned."""
-    _check_member(_settings(folders), name)
-    place = None
-    if public_key is None:
-        place = folders.root / "new-keys" / name
+    with changing(folders.server):
+        _check_member(folders, _settings(folders), name)
+        if (begun := _unfinished(folders).site(name)).exists():
+            raise _interrupted(name, begun)
+        if public_key is not None:
+            write_whole(folders.public_key(name), _own_key(folders, public_key))
+            return None
+        place, new = folders.root / "new-keys" / name, folders.root / _UNFINISHED / "new-keys" / name
         if place.exists():
             raise FedgenError(f"{place} exists already; delete the folder, or move it away, and try again")
-        public = write_site_keys(place)
-    else:
-        public = _own_key(folders, public_key)
-    write_whole(folders.public_key(name), public)
-    return place
+        with staged(new, place, folders.public_key(name)):
+            write_whole(folders.public_key(name), write_site_keys(new))
+        return place
+
+
+def _unfinished(folders: Folders) -> Folders:
+    """The same federation, with the folders of sites that are being added; there, one says that it is not finished."""
+    return Folders(folders.root, sites=folders.root / _UNFINISHED / "sites")
 
 
 def _settings(folders: Folders) -> ServerSettings:
@@ -87,19 +101,25 @@ def _settings(folders: Folders) -> ServerSettings:
     return settings
 
 
-def _check_member(settings: ServerSettings, name: str) -> None:
+def _check_member(folders: Folders, settings: ServerSettings, name: str) -> None:
     if name in settings.removed:
         raise FedgenError(f"{name} was removed; `fedgen federate add-site` brings it back")
     if name not in settings.sites:
+        if (begun := _unfinished(folders).site(name)).exists():
+            raise _interrupted(name, begun)
         raise unknown("site", name, set(settings.sites) - set(settings.removed))
 
 
-def _own_key(folders: Folders, path: Path) -> bytes:
-    """A public key that a site has made itself."""
+def _interrupted(name: str, begun: Path) -> FedgenError:
+    return FedgenError(f"{name} was not added to the end ({begun} is left): `fedgen federate add-site` does so")
+
+
+def _own_key(folders: Folders, path: Path, besides: str = "") -> bytes:
+    """A public key that a site has made itself, and that no site has already, but perhaps this one."""
     public = keys.checked_public_key(path)
     pem = keys.as_pem(public, path)
     for name, other in keys.public_keys(folders.server / "keys").items():
-        if other == pem:
+        if other == pem and name != besides:
             raise FedgenError(f"{path} is the key that {name} has already; every site needs its own")
     return public
 

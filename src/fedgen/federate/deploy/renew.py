@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy.keys import Authority, renewed_certificate
+from fedgen.federate.deploy.turns import changing
 from fedgen.files import write_whole
 
 
@@ -30,6 +31,11 @@ def renew_certificate(path: Path, authority: Path) -> Renewed:
             f" folder) and give it {path}, alone or in its folder: nothing else is needed there. The new one is then"
             " copied back to the server"
         )
+    with changing(path.parent):
+        return _renew(path, authority)
+
+
+def _renew(path: Path, authority: Path) -> Renewed:
     old, root = _certificate(path), _certificate(authority / "ca.crt")
     now = datetime.datetime.now(datetime.UTC)
     if root.not_valid_after_utc - now < datetime.timedelta(days=1):

@@ -10,6 +10,7 @@ from fedgen.errors import FedgenError
 from fedgen.federate.deploy.edit import read_values
 from fedgen.federate.deploy.folders import CONNECTION
 from fedgen.federate.deploy.keys import public_keys
+from fedgen.federate.deploy.turns import changing
 from fedgen.federate.flower import (
     PROTOBUF_MEDIA_TYPE,
     ListNodesRequest,
@@ -76,6 +77,11 @@ def register_keys(folder: Path) -> list[str]:
 
     Keys of sites that were removed, and keys that were replaced, are unregistered.
     """
+    with changing(folder):
+        return _register_keys(folder)
+
+
+def _register_keys(folder: Path) -> list[str]:
     sites = read_settings(folder / "server.toml", ServerSettings).sites
     superlink, keys = SuperLink(folder), public_keys(folder / "keys")
     nodes, done = superlink.nodes(), []

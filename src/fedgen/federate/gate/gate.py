@@ -189,6 +189,8 @@ class Gate:
                 queue = self._queues[head.site]
                 self._pool.authenticate(connection, head.site)
                 body = await http.body()
+                if queue.retired:
+                    raise RequestRefusedError(NOT_AUTHENTICATED, "the key was removed or replaced meanwhile", head.site)
                 queue.bytes_up += http.received - before
                 response, message = await self._handle(connection, queue, head, body, http.received - before, client)
             except h11.RemoteProtocolError as error:
@@ -227,7 +229,7 @@ class Gate:
         replaced = sorted(name for name in keys if self._keys.get(name, keys[name]) != keys[name])
         self._keys, self._rules = keys, Rules(keys)
         for name in (*gone, *replaced):  # what was sent to the old key's node is not for the new one
-            self._queues.pop(name).clear()
+            self._queues.pop(name).retire()
         for name in (*new, *replaced):
             self._queues[name] = MessageQueue(name, self._folder / "incoming" / name, self._max_message)
         _allow_files(len(self._queues))

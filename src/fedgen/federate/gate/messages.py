@@ -132,6 +132,7 @@ class MessageQueue:
         self._incoming: Incoming | None = None  # the latest reply
         self.nothing_at = 0.0  # when SuperLink last had no message for the site
         self.bytes_up = self.bytes_down = 0  # of all requests signed by this site, and of the responses
+        self.retired = False  # the site was removed, or has another key and with it another queue of the same folder
 
     def record_sent(self, response: PullMessagesResponse) -> ServerMessage | None:
         """Remember the message that a site gets, so that the site may fetch its objects and reply to it."""
@@ -247,7 +248,13 @@ class MessageQueue:
 
     def clear(self) -> None:
         """Delete what was collected on disk."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if not self.retired:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def retire(self) -> None:
+        """Leave the folder, empty, to the queue of the site's next key: requests that have this one may still go on."""
+        self.clear()
+        self.retired = True
 
     def _check_sizes(self, incoming: Incoming) -> None:
         too_large = f"a message of more than {self._max_message:,} bytes (max_message)"

@@ -156,7 +156,8 @@ class Server:
             raise FedgenError(f"the run in {self.path} is finished; give a new one another name")
         self.exchange.resume(self.run_state.strikes, self.run_state.excluded)
         self.records = self.run_folder.rewind(about["metrics_bytes"])
-        self.journal.write("resumed", round=self.run_state.round, pid=os.getpid())
+        of = {"algorithm": self.plan.name, "rounds": self.config.rounds}
+        self.journal.write("resumed", **of, round=self.run_state.round, pid=os.getpid())
         return self.run_folder.restore(self.plan.forms.server)
 
     def _round(self, state: Tree) -> Tree:

@@ -97,7 +97,7 @@ class Status:
     def _server_event(self, event: dict[str, Any]) -> None:
         kind, when = event["event"], float(event.get("time", 0))
         site = self.sites.get(str(event.get("site") or event.get("without") or ""))
-        if kind in ("started", "resumed"):
+        if kind in ("started", "resumed") or (kind == "continued" and not self.run.name):  # its beginning is deleted
             self._begin(event)
         elif kind == "round":
             self._asked.update(dict.fromkeys(map(str, event.get("cohort", ())), when))

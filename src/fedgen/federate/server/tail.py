@@ -13,7 +13,8 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._read: dict[int, int] = {}  # by the file's inode: how many of its bytes were read
+        # How many of a file's bytes were read, by its inode, which may be another's later, and its first line.
+        self._read: dict[tuple[int, bytes], int] = {}
 
     def events(self) -> list[dict[str, Any]]:
         """The events since the last call."""
@@ -21,13 +22,13 @@ class Tail:
         for path in (rotated(self._path), self._path):
             try:
                 with path.open("rb") as file:
-                    inode = os.fstat(file.fileno()).st_ino
-                    start = file.seek(self._read.get(inode, 0))
+                    this = os.fstat(file.fileno()).st_ino, file.readline()
+                    start = file.seek(self._read.get(this, 0))
                     some = file.read()
             except FileNotFoundError:
                 continue
             whole = some[: some.rfind(b"\n") + 1]
-            there[inode] = start + len(whole)
+            there[this] = start + len(whole)
             found += [event for line in whole.splitlines() if (event := _parsed(line))]
         self._read = there
         return found
