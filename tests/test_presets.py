@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from fedgen import presets
-from fedgen.config import read_toml, resolve, to_toml
+from fedgen.algorithms import ALGORITHMS
+from fedgen.config import doubts_of, read_toml, resolve, to_toml
 from fedgen.errors import FedgenError
 from fedgen.paper.spec import experiment
 
@@ -117,9 +118,29 @@ def test_tuned_is_for_the_dataset_and_the_nearest_number_of_steps(monkeypatch: p
 
     assert rates() == rates(local_steps=60) == rates(dataset="fashion-mnist") == [0.1, 0.5]
     assert rates(local_steps=70) == [0.2, 0.5], "of FedProx only the other is known"
-    assert rates(dataset="emnist") == [None, None]
+    assert rates(dataset="emnist") == [0.1, 0.5], "MNIST's, where there was no search"
+    presets.TUNED["emnist"]["T200"] = {"fedprox": {"lr": 0.7}}
+    assert rates(dataset="emnist") == [0.1, 0.7], "of FedAvg alone"
     assert resolve({"preset": "tuned", "algorithms": ["fedavg"]}).of("fedavg")["ema"] == 0.9
     assert "ema" not in resolve({"preset": "tuned", "algorithms": ["fedavg"], "share": "predictor"}).of("fedavg")
+
+
+def test_tuned_says_where_its_values_are_from_elsewhere() -> None:
+    def said(*algorithms: str, **settings: Any) -> list[str]:
+        return doubts_of(resolve({"preset": "tuned", "algorithms": list(algorithms), **settings}))
+
+    everyone = [name for name in ALGORITHMS if ":" not in name]
+    assert said(*everyone) == said(*everyone, dataset="emnist", local_steps=800) == []
+    assert said("fedavg", "fedrep", "ditto", dataset="celeba") == [
+        "preset tuned: fedrep, ditto had no search on celeba: what was chosen on mnist is taken"
+    ]
+    (own,) = presets.doubts("mnist", 20, ["fedavg", "mine:own"])
+    assert own.startswith("preset tuned: mine:own had no search")
+    for steps, nearest in ((1, 20), (4, 20), (801, 200)):
+        (far,) = said("fedavg", "feddyn", local_steps=steps)
+        assert far.startswith(f"preset tuned: fedavg, feddyn: the values were chosen for {nearest} local steps")
+    assert said("fedavg", local_steps=5) == said("fedavg", local_steps=1, local_epochs=2) == []
+    assert said("feddyn", local_steps=1, preset="paper") == []
 
 
 def test_a_preset_over_a_file_with_anothers_values_is_refused() -> None:

@@ -21,7 +21,7 @@ from fedgen.data.partition import PARTITIONERS
 from fedgen.data.sources import DATASETS, loader_of, own_path
 from fedgen.errors import FedgenError, unknown
 from fedgen.models import MODELS
-from fedgen.presets import PRESETS, ROBUST, layers_of
+from fedgen.presets import PRESETS, ROBUST, doubts, layers_of
 from fedgen.registry import Registry, check_origin, is_absent, needs_key, options_of
 
 Layer = Mapping[str, Any]
@@ -144,6 +144,12 @@ class RunConfig(Federation):
     def run_seeds(self) -> tuple[int, ...]:
         """The seeds, one for each repetition."""
         return tuple(range(self.seed, self.seed + self.seeds))
+
+
+def doubts_of(config: RunConfig) -> list[str]:
+    """What a user should know of the preset's values in this run, a sentence for each thing."""
+    steps = 0 if config.local_epochs else config.local_steps
+    return doubts(config.dataset, steps, config.algorithms) if config.preset == "tuned" else []
 
 
 READING = ("label", "user", "channels", "max_value")  # how one's own files are read

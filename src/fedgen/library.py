@@ -1,6 +1,7 @@
 """The simulator as one function call, for use from Python."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, Unpack
 
 from rich.console import Console
 
-from fedgen.config import RunConfig, resolve
+from fedgen.config import RunConfig, doubts_of, resolve
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.files import read_text
@@ -70,6 +71,9 @@ def simulate(
     Raises:
         FedgenError: For a mistake in what was given; its text says what would be right.
 
+    Warns:
+        UserWarning: Where the preset `tuned` has values of another dataset or number of local steps, or none.
+
     Examples:
         >>> import fedgen
         >>> result = fedgen.simulate(["fedavg", "fedprox"], model="mlp", rounds=2, users=4, active=2)
@@ -82,6 +86,8 @@ def simulate(
     if resume and out is None:
         raise FedgenError("resume=True needs out=, the folder of the run to continue")
     config = resolve({**layer, **mine.layer}, options or {}, own=mine.own)
+    for sentence in doubts_of(config):
+        warnings.warn(sentence, stacklevel=2)
     setup = prepare(config, mine.data, mine.model)
     folder = None if out is None else _folder(Path(out), config, resume)
     listener = _Listener([callbacks] if callable(callbacks) else callbacks)

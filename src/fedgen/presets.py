@@ -8,7 +8,7 @@ number of local steps.
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -16,14 +16,49 @@ Choices = dict[str, dict[str, dict[str, dict[str, Any]]]]  # dataset, local step
 TUNED: Choices = tomllib.loads((files("fedgen") / "tuned.toml").read_text(encoding="utf-8"))
 
 
+_FAR = 4  # times as many local steps as in the nearest search, or as few
+
+
 def tuned(dataset: str, local_steps: int = 20, share: str = "all") -> dict[str, Any]:
-    """What was chosen for this dataset (MNIST, where for none), of each algorithm for the nearest number of steps."""
-    by_steps = TUNED.get(dataset, TUNED["mnist"])
-    nearest_last = sorted(by_steps, key=lambda name: -abs(math.log(int(name[1:]) / max(local_steps, 1))))
-    of_each = {name: values for steps in nearest_last for name, values in by_steps[steps].items()}
-    chosen = {f"{name}.{key}": value for name, values in of_each.items() for key, value in values.items()}
+    """What was chosen of each algorithm for this dataset and the nearest number of steps; for MNIST, where it was not
+    searched on this one.
+    """
+    of_each = {**_nearest("mnist", local_steps), **_nearest(dataset, local_steps)}
+    chosen = {f"{name}.{key}": value for name, (_, values) in of_each.items() for key, value in values.items()}
     # Where only a part of the model is shared, there is no global model to take a running mean of.
     return {key: value for key, value in chosen.items() if share == "all" or not key.endswith(".ema")}
+
+
+def _nearest(dataset: str, local_steps: int) -> dict[str, tuple[int, dict[str, Any]]]:
+    """For each algorithm that was searched on this dataset: the nearest number of steps there, and what was chosen."""
+    by_steps = {int(name[1:]): of_each for name, of_each in TUNED.get(dataset, {}).items()}
+    nearest_last = sorted(by_steps, key=lambda steps: -abs(math.log(steps / max(local_steps, 1))))
+    return {name: (steps, values) for steps in nearest_last for name, values in by_steps[steps].items()}
+
+
+def doubts(dataset: str, local_steps: int, algorithms: Iterable[str]) -> list[str]:
+    """Where `tuned` has values of another dataset, of far more or fewer local steps, or none: a sentence for each.
+
+    `local_steps` 0 means that rounds are not counted in steps.
+    """
+    here, mnist = _nearest(dataset, local_steps), _nearest("mnist", local_steps)
+    elsewhere = [name for name in algorithms if name in mnist and name not in here and dataset in TUNED]
+    nowhere = [name for name in algorithms if name not in mnist and name not in here]
+    far: dict[int, list[str]] = {}
+    for name, (steps, _) in {**mnist, **here}.items():
+        if name in algorithms and local_steps and not steps / _FAR <= local_steps <= steps * _FAR:
+            far.setdefault(steps, []).append(name)
+    found = []
+    if elsewhere:
+        found.append(f"{', '.join(elsewhere)} had no search on {dataset}: what was chosen on mnist is taken")
+    if nowhere:
+        found.append(f"{', '.join(nowhere)} had no search: the defaults and the run's own learning rate are taken")
+    for steps, names in far.items():
+        found.append(
+            f"{', '.join(names)}: the values were chosen for {steps} local steps, and with {local_steps} may learn"
+            " little or nothing; choose others (fedgen sweep)"
+        )
+    return [f"preset tuned: {sentence}" for sentence in found]
 
 
 _FEDDISTILL_REFERENCE = {"gamma": 1.0, "reset": False, "unseen_as_zeros": True, "counts_start": 1}

@@ -17,6 +17,7 @@ from rounds_in_torch import (
     TASK,
     FedDyn,
     Reference,
+    Scaffold,
     Weights,
     X,
     Y,
@@ -79,9 +80,9 @@ def test_gaussians_are_numpys_of_all_features_together() -> None:
         own = Z[label == LABELS].astype(np.float64)
         covariance = np.cov(own.T) if len(own) > 1 else np.zeros((LATENT, LATENT))
         np.testing.assert_allclose(found.mean[label], own.mean(axis=0), rtol=1e-4)
-        expected = np.linalg.cholesky(covariance + RIDGE * np.eye(LATENT))
+        expected = np.linalg.cholesky(covariance + 1e-3 * np.eye(LATENT))
         np.testing.assert_allclose(root[label], expected, rtol=1e-3, atol=2e-3)
-        spread.append(np.trace(covariance) / LATENT + RIDGE)
+        spread.append(np.trace(covariance) / LATENT + 1e-3)
     np.testing.assert_array_equal(root[NOBODY], 0)
     assert float(found.spread) == pytest.approx(np.mean(spread), rel=1e-4)
 
@@ -310,7 +311,7 @@ def test_ccvr_is_pytorchs() -> None:
             np.testing.assert_allclose(our, their, rtol=1e-4, atol=1e-4)
         key = jax.random.fold_in(KEY, theirs.number - 1)
         head = _refitted(theirs.theta, gaussians_of(sums), key, 7, 12)
-        logits = forward([theirs.theta[0], head], torch.tensor(x))[1].detach()
+        logits = forward([theirs.theta[0], head, *theirs.theta[2:]], torch.tensor(x))[1].detach()
         np.testing.assert_allclose(algorithm.predict_global(server, jnp.asarray(x)), logits, rtol=1e-3, atol=1e-4)
         assert not np.allclose(head, theirs.theta[1].detach(), atol=1e-3)
 
@@ -349,8 +350,10 @@ def test_ccvr_says_what_it_cannot_calibrate(settings: dict[str, Any], message: s
         small_setup("ccvr", **settings)
 
 
-class Moments(FedDyn):
-    """The formulas of the page, with w = 0.4, lambda = 0.2, FedDyn's 0.3 and a memory of 0.5."""
+class _Terms(Reference):
+    """The formulas of the page, with w = 0.4, lambda = 0.2, a memory of 0.5 and a reach of `reach`."""
+
+    reach = 0.0
 
     def __init__(self, start: Weights) -> None:
         super().__init__(start)
@@ -364,8 +367,8 @@ class Moments(FedDyn):
         return super().local(user, batches)
 
     def loss(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        z, logits = forward(weights, x)
-        self.seen.append((z.detach().numpy().astype(np.float64), y.numpy()))
+        z, logits = forward(weights, x, train=True)
+        self.seen.append((_reached(z.detach().numpy().astype(np.float64), self.reach), y.numpy()))
         value = tf.cross_entropy(logits, y)
         if self.gaussians is not None:
             key = jax.random.fold_in(stream(KEY, "local", self.number, user), self.step)
@@ -391,14 +394,32 @@ class Moments(FedDyn):
         return super().server(mean, active)
 
 
-def test_class_moments_are_pytorchs() -> None:
+class Moments(_Terms, FedDyn):
+    """With FedDyn's 0.3."""
+
+
+class ControlledMoments(_Terms, Scaffold):
+    """With control variates, of features no longer than 1.2."""
+
+    reach = 1.2
+
+
+def _reached(z: np.ndarray, reach: float) -> np.ndarray:
+    """Features that are no longer than `reach`, where it is not 0."""
+    return z * np.minimum(1.0, reach / np.linalg.norm(z, axis=1, keepdims=True)) if reach else z
+
+
+@pytest.mark.parametrize(
+    ("own", "reference"), [({"dyn": 0.3}, Moments), ({"control": True, "reach": 1.2}, ControlledMoments)]
+)
+def test_class_moments_are_pytorchs(own: dict[str, Any], reference: type[_Terms]) -> None:
     """Three rounds: what users receive, the server's sums, and the refitted running mean that it predicts with."""
-    options = {"w": 0.4, "lam": 0.2, "dyn": 0.3, "memory": 0.5, "virtual": 5, "ema": 0.6}
+    options = {**own, "w": 0.4, "lam": 0.2, "memory": 0.5, "virtual": 5, "ema": 0.6}
     options |= {"refit_steps": 4, "refit_batch": 12, "refit_lr": 0.01}
     sent: list[Weights] = []
     x = X.reshape(-1, 2)
 
-    def after(algorithm: Algorithm, server: Any, theirs: Moments) -> None:
+    def after(algorithm: Algorithm, server: Any, theirs: _Terms) -> None:
         for our, their in zip(server.base.own.sums, theirs.sums, strict=True):
             np.testing.assert_allclose(our, their, rtol=1e-3, atol=1e-3)
         sent.append(copy(theirs.theta, False))
@@ -407,17 +428,18 @@ def test_class_moments_are_pytorchs() -> None:
             sum(w * m for w, m in zip(weights, part, strict=True)) / sum(weights) for part in zip(*sent, strict=True)
         ]
         head = _refitted(mean, theirs.gaussians, jax.random.fold_in(KEY, theirs.number - 1), 4, 12)
-        logits = forward([mean[0], head], torch.tensor(x))[1]
+        logits = forward([mean[0], head, *mean[2:]], torch.tensor(x))[1]
         np.testing.assert_allclose(algorithm.predict_global(server, jnp.asarray(x)), logits, rtol=1e-3, atol=1e-3)
 
-    follow("fedmoments", options, Moments, after)
+    follow("fedmoments", options, reference, after)
     assert len(sent) == 3
 
 
-@pytest.mark.parametrize("collect", ["before", "after"])
-def test_class_moments_over_all_of_a_users_data(collect: str) -> None:
-    """The features of the received model, or of the trained one, of each sample once."""
+@pytest.mark.parametrize(("collect", "reach"), [("before", 0.0), ("after", 1.2)])
+def test_class_moments_over_all_of_a_users_data(collect: str, reach: float) -> None:
+    """The features of the received model, or of the trained one, of each sample once, none longer than `reach`."""
     options = {"w": 0.0, "lam": 0.0, "dyn": 0.0, "collect": collect, "refit_steps": 0, "memory": 0.0}
+    options |= {"reach": reach}
     models: dict[int, Weights] = {}
 
     class Watched(Reference):
@@ -432,7 +454,7 @@ def test_class_moments_over_all_of_a_users_data(collect: str) -> None:
     def after(algorithm: Algorithm, server: Any, theirs: Watched) -> None:
         first = np.zeros((CLASSES, LATENT))
         for user, weights in theirs.before.items():
-            z = forward(weights, torch.tensor(X[user]))[0].numpy()
+            z = _reached(forward(weights, torch.tensor(X[user]))[0].numpy(), reach)
             first += np.array([z[Y[user] == c].sum(axis=0) for c in range(CLASSES)])
         if not seen:
             np.testing.assert_allclose(server.own.sums.first, first, rtol=1e-3, atol=1e-4)

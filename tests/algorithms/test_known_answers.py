@@ -123,8 +123,9 @@ def test_an_ensemble_of_identical_users_is_the_single_model(members: str) -> Non
     np.testing.assert_allclose(ensemble.predict_global(server, x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_an_ensemble_is_the_mean_of_the_logits_of_all_users_heard_of() -> None:
-    setup, ensemble = built("fedensemble")
+@pytest.mark.parametrize("members", ["all", "active"])
+def test_an_ensemble_is_the_mean_of_the_logits_of_all_users_heard_of_or_of_the_last_cohort(members: str) -> None:
+    setup, ensemble = built("fedensemble", fedensemble__members=members)
     _, plain = built("fedavg")
     models = [setup.task.model.init(jax.random.key(i)) for i in range(3)]
     uploads = [plain.local_finish(*m, local_of(setup.task))[0] for m in models]
@@ -134,8 +135,8 @@ def test_an_ensemble_is_the_mean_of_the_logits_of_all_users_heard_of() -> None:
         round = Round(jnp.int32(number), jnp.array(cohort), KEY, lambda key, n: None)
         server, _ = ensemble.server_update(server, sent, round)
     x = _batch(setup).x
-    last = [models[0], models[2], models[1]]  # of users 5, 1 and 3
-    expected = sum(infer(setup.task.model, *m, x) for m in last) / 3
+    last = [models[2], models[1]] + [models[0]] * (members == "all")  # of users 1 and 3; and 5
+    expected = sum(infer(setup.task.model, *m, x) for m in last) / len(last)
     np.testing.assert_allclose(ensemble.predict_global(server, x), expected, rtol=1e-4, atol=1e-5)
 
 

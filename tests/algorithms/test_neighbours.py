@@ -9,10 +9,26 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as tf
-from rounds_in_torch import CLASSES, KEY, TASK, FedDyn, Reference, Weights, Y, copy, follow, forward, same_weights
+from rounds_in_torch import (
+    CLASSES,
+    KEY,
+    TASK,
+    FedDyn,
+    Reference,
+    Scaffold,
+    Weights,
+    Y,
+    copy,
+    follow,
+    forward,
+    moved,
+    same_weights,
+    shown,
+)
 
 from fedgen.algorithms import ALGORITHMS, build
 from fedgen.algorithms.fedavg import Upload
+from fedgen.algorithms.wrap import innermost
 from fedgen.core.contract import Federation, Round
 from fedgen.core.trees import stack
 from fedgen.simulator.run import run
@@ -21,24 +37,17 @@ from helpers import small_setup
 
 class Moon(Reference):
     def loss(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        z, logits = forward(weights, x)
-        last = self.of_user.get(user, self.first)
+        z, logits = forward(weights, x, train=True)
+        last = self.models.get(user, self.first)
         with torch.no_grad():
             received, before = forward(self.theta, x)[0], forward(last, x)[0]
         near = torch.stack([tf.cosine_similarity(z, received), tf.cosine_similarity(z, before)], dim=1) / 0.5
         return tf.cross_entropy(logits, y) + 2.0 * tf.cross_entropy(near, torch.zeros(len(y), dtype=torch.long))
 
-    def __init__(self, start: Weights) -> None:
-        super().__init__(start)
-        self.first = copy(start)
-
-    def finished(self, user: int, weights: Weights) -> None:
-        self.of_user[user] = copy(weights)
-
 
 class FedNTD(Reference):
     def loss(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        logits, taught = forward(weights, x)[1], forward(self.theta, x)[1].detach()
+        logits, taught = forward(weights, x, train=True)[1], forward(self.theta, x)[1].detach()
         rest = torch.ones_like(logits).scatter_(1, y[:, None], 0.0).bool()  # all labels but the true one
         ours, theirs = (g[rest].reshape(len(y), CLASSES - 1) / 1.5 for g in (logits, taught))
         distilled = tf.kl_div(tf.log_softmax(ours, 1), tf.softmax(theirs, 1), reduction="batchmean")
@@ -48,15 +57,17 @@ class FedNTD(Reference):
 class FedLC(Reference):
     def loss(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         counts = torch.tensor(np.bincount(Y[user], minlength=CLASSES), dtype=torch.float32).clamp_min(1e-8)
-        return tf.cross_entropy(forward(weights, x)[1] - 0.8 * counts**-0.25, y)
+        return tf.cross_entropy(forward(weights, x, train=True)[1] - 0.8 * counts**-0.25, y)
 
 
 class FedSAM(Reference):
+    """The statistics are those of the second pass: the first one's are thrown away."""
+
     def gradient(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> Weights:
-        first = super().gradient(user, weights, x, y)
+        first = super().gradient(user, copy(weights), x, y)
         length = torch.sqrt(sum(torch.sum(g**2) for g in first))
-        worst = copy([w + 0.3 * g / length for w, g in zip(weights, first, strict=True)])
-        return super().gradient(user, worst, x, y)
+        worst = [w + 0.3 * g / length for w, g in zip(weights, first, strict=False)]
+        return super().gradient(user, [*worst, *weights[2:]], x, y)
 
 
 class FedOpt(Reference):
@@ -64,13 +75,13 @@ class FedOpt(Reference):
 
     def __init__(self, start: Weights, optimizer: Callable[[Weights], torch.optim.Optimizer]) -> None:
         super().__init__(start)
-        self.optimizer = optimizer(self.theta)
+        self.optimizer = optimizer(self.theta[:2])
 
     def server(self, mean: Weights, active: int) -> Weights:
-        for w, m in zip(self.theta, mean, strict=True):
+        for w, m in zip(self.theta[:2], mean, strict=False):
             w.grad = w.detach() - m
         self.optimizer.step()
-        return self.theta
+        return [*self.theta[:2], *mean[2:]]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +93,9 @@ class FedOpt(Reference):
         ("fedlc", {"tau": 0.8}, FedLC),
         ("fedsam", {"rho": 0.3}, FedSAM),
         ("feddyn", {"mu": 0.3}, FedDyn),
+        ("feddyn", {"mu": 0.3, "share": "predictor"}, FedDyn),
+        ("scaffold", {}, Scaffold),
+        ("scaffold", {"share": "predictor"}, Scaffold),
         (
             "fedopt",
             {"server": "sgd", "server_lr": 0.8, "server_momentum": 0.5},
@@ -89,13 +103,18 @@ class FedOpt(Reference):
         ),
         (
             "fedopt",
-            {"server": "adam", "server_lr": 0.1, "server_momentum": 0.9, "second_moment": 0.99, "tau": 1e-3},
-            lambda start: FedOpt(start, lambda w: torch.optim.Adam(w, lr=0.1, betas=(0.9, 0.99), eps=1e-3)),
+            {"server": "adam", "server_momentum": 0.9, "second_moment": 0.99, "tau": 1e-3},  # at its default rate
+            lambda start: FedOpt(start, lambda w: torch.optim.Adam(w, lr=0.01, betas=(0.9, 0.99), eps=1e-3)),
         ),
     ],
 )
 def test_three_rounds_are_pytorchs(name: str, options: dict[str, Any], reference: Callable[..., Reference]) -> None:
-    follow(name, options, reference)
+    """What the server sends, and what users keep of the model."""
+    _, _, clients, theirs = follow(name, options, reference)
+    if theirs.share == "predictor":
+        for user in (0, 1, 2):
+            kept = innermost(clients[user])
+            same_weights(shown(kept), [theirs.models[user][i] for i in (0, 2, 3)])
 
 
 def test_yogi_is_the_papers() -> None:
@@ -121,24 +140,22 @@ def test_yogi_is_the_papers() -> None:
 
 
 def test_dittos_own_models_are_pytorchs_and_the_shared_one_is_fedavgs() -> None:
-    algorithm, _, clients, theirs = follow("ditto", {"lam": 0.4, "own_lr": 0.1}, Ditto)
+    algorithm, _, clients, theirs = follow("ditto", {"lam": 0.4, "own_lr": 0.1, "lr_decay": 0.5}, Ditto)
     for user in (0, 1, 2):
-        same_weights(clients[user].own.params, theirs.of_user[user])
+        same_weights(shown(clients[user].own), theirs.of_user[user])
     assert algorithm.headline_of() == "users"
     assert algorithm.headline_of("global") == "global"
 
 
 class Ditto(Reference):
-    def __init__(self, start: Weights) -> None:
-        super().__init__(start)
-        self.first = copy(start)
+    """The own model's rate is half of the shared one's, and falls with it."""
 
     def local(self, user: int, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Weights:
         own = copy(self.of_user.get(user, self.first))
         for x, y in batches:
-            near = sum(torch.sum((w - t.detach()) ** 2) for w, t in zip(own, self.theta, strict=True))
-            step = torch.autograd.grad(self.loss(user, own, x, y) + 0.2 * near, own)
-            own = copy([w - 0.1 * g for w, g in zip(own, step, strict=True)])
+            near = sum(torch.sum((own[i] - self.theta[i].detach()) ** 2) for i in (0, 1))
+            step = torch.autograd.grad(self.loss(user, own, x, y) + 0.2 * near, own[:2])
+            own = moved(own, step, self.rate / 2)
         self.of_user[user] = own
         return super().local(user, batches)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rounds_in_torch import CLASSES, KEY, RATE, SAMPLES, STEPS, TASK, Reference, Weights, X, Y
 
-from rounds_in_torch import copy, drawn, follow, forward, same_weights, shards  # isort: skip
+from rounds_in_torch import drawn, first_weights, follow, forward, moved, same_weights, shards, shown  # isort: skip
 from torch.nn import functional as tf
 
 from fedgen.algorithms import ALGORITHMS, build
@@ -26,39 +26,10 @@ from fedgen.simulator.run import run
 from helpers import built, play, small_setup
 
 
-class Own(Reference):
-    """Users who keep the whole model, or one part of it, between rounds."""
+class FedProto(Reference):
+    """Prototypes as means over all samples of the cohort, or over its users; users keep all of their models."""
 
-    shared: tuple[int, ...] = ()  # 0: extractor, 1: predictor
-
-    def __init__(self, start: Weights) -> None:
-        super().__init__(start)
-        self.first = copy(start)
-
-    def begin(self, user: int) -> Weights:
-        own = self.of_user.get(user, self.first)
-        return copy([self.theta[i] if i in self.shared else own[i] for i in (0, 1)])
-
-    def moving(self, step: int) -> tuple[int, ...]:
-        return (0, 1)
-
-    def local(self, user: int, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Weights:
-        weights = self.begin(user)
-        for number, (x, y) in enumerate(batches):
-            step = self.gradient(user, weights, x, y)
-            rates = [RATE if i in self.moving(number) else 0.0 for i in (0, 1)]
-            weights = copy([w - r * g for w, r, g in zip(weights, rates, step, strict=True)])
-        self.of_user[user] = weights
-        self.finished(user, weights)
-        return weights
-
-    def sent(self) -> Weights:
-        return [self.theta[i] for i in self.shared]
-
-
-class FedProto(Own):
-    """Prototypes as means over all samples of the cohort, or over its users."""
-
+    share = "nothing"
     by_users = False
 
     def __init__(self, start: Weights) -> None:
@@ -67,7 +38,7 @@ class FedProto(Own):
         self.sets: list[dict[int, torch.Tensor]] = []
 
     def loss(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        z, logits = forward(weights, x)
+        z, logits = forward(weights, x, train=True)
         value = tf.cross_entropy(logits, y)
         known = [(one, self.prototypes.get(int(label))) for one, label in zip(z, y, strict=True)]
         pulled = [torch.mean((one - prototype) ** 2) for one, prototype in known if prototype is not None]
@@ -101,8 +72,8 @@ def test_fedprotos_models_prototypes_and_predictions_are_pytorchs(average: str, 
         np.testing.assert_allclose(server.own.prototypes[label], prototype, rtol=2e-4, atol=2e-5)
     received, x = algorithm.broadcast(server, jnp.int32(3)), X.reshape(-1, 2)
     for user in (0, 1, 2):
-        same_weights(clients[user].params, theirs.of_user[user])
-        z = forward(theirs.of_user[user], torch.tensor(x))[0].detach()
+        same_weights(shown(clients[user]), theirs.models[user])
+        z = forward(theirs.models[user], torch.tensor(x))[0].detach()
         nearest = torch.cdist(z, torch.stack([theirs.prototypes[c] for c in range(CLASSES)])).argmin(1)
         ours = algorithm.predict_local(received, clients[user], jnp.asarray(x))
         np.testing.assert_array_equal(jnp.argmax(ours, axis=1), nearest)
@@ -117,30 +88,33 @@ def test_fedproto_predicts_no_label_that_nobody_has_and_by_the_head_if_told_so()
     assert int(jnp.argmax(algorithm.predict_local(type(received)(received.base, own), client, x))) == 2
     extractor, predictor = client.params
     logits = by_head.predict_local(received, client, jnp.asarray(X[0]))
-    np.testing.assert_allclose(logits, np.tanh(X[0] @ extractor) @ predictor, rtol=1e-5)
+    np.testing.assert_allclose(logits, np.tanh(X[0] @ extractor / np.sqrt(1 + 1e-5)) @ predictor, rtol=1e-5)
 
 
-class FedRep(Own):
-    shared = (0,)
+class FedRep(Reference):
+    """Two of the four steps train the predictor, and then two the extractor."""
 
-    def moving(self, step: int) -> tuple[int, ...]:
-        return (1,) if step < 2 else (0,)  # two of the three steps train the predictor
+    share = "extractor"
 
+    def local(self, user: int, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Weights:
+        self.step = 0
+        return super().local(user, batches)
 
-class FedPer(Own):
-    shared = (0,)
+    def gradient(self, user: int, weights: Weights, x: torch.Tensor, y: torch.Tensor) -> Weights:
+        turn, self.step = int(self.step < 2), self.step + 1
+        return [g * (i == turn) for i, g in enumerate(super().gradient(user, weights, x, y))]
 
 
 @pytest.mark.parametrize(
     ("name", "options", "reference"),
-    [("fedrep", {"head": 0.6}, FedRep), ("fedrep", {"head": 0.6, "share": "extractor"}, FedRep),
-     ("fedavg", {"share": "extractor"}, FedPer)],
+    [("fedrep", {"head": 0.5}, FedRep), ("fedrep", {"head": 0.4, "share": "extractor"}, FedRep),
+     ("fedavg", {"share": "extractor"}, Reference)],
 )  # fmt: skip
 def test_fedrep_and_fedper_are_pytorchs(name: str, options: dict[str, Any], reference: Any) -> None:
     algorithm, _, clients, theirs = follow(name, options, reference)
     for user in (0, 1, 2):
         np.testing.assert_allclose(
-            clients[user].params.predictor, theirs.of_user[user][1].detach(), rtol=2e-4, atol=2e-5
+            clients[user].params.predictor, theirs.models[user][1].detach(), rtol=2e-4, atol=2e-5
         )
         assert clients[user].params.extractor is None
     assert algorithm.personal
@@ -207,10 +181,10 @@ def test_fine_tuning_is_plain_sgd_from_the_received_model(name: str, options: di
             algorithm, TASK, federation, received, client, shard, jnp.int32(7), jnp.int32(1), KEY, largest=SAMPLES
         )
     )(shards()[1])
-    weights = [torch.tensor(np.asarray(w), requires_grad=True) for w in TASK.model.init(KEY)[0]]
+    weights = first_weights()
     for x, y in drawn(finetuning_recipe(federation), 1, 7, finetuning_seed(KEY)):
-        step = torch.autograd.grad(tf.cross_entropy(forward(weights, x)[1], y), weights)
-        weights = copy([w - RATE * g for w, g in zip(weights, step, strict=True)])
+        step = torch.autograd.grad(tf.cross_entropy(forward(weights, x, train=True)[1], y), weights[:2])
+        weights = moved(weights, step, RATE)
     ours = algorithm.predict_local(*tuned, jnp.asarray(X[2]))
     np.testing.assert_allclose(ours, forward(weights, torch.tensor(X[2]))[1].detach(), rtol=1e-3, atol=1e-4)
 

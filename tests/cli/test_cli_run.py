@@ -6,12 +6,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from command import call as _fedgen
 from fedgen.algorithms import ALGORITHMS
+from fedgen.simulator.run import Interrupted
 from fedgen.version import __version__
 
 TINY = [
@@ -54,6 +56,19 @@ def test_run_leaves_a_complete_folder_and_shows_the_table(
 
     assert _fedgen(monkeypatch, "run", *TINY, "--algorithm", "fedavg", "--out", out, "--force") == 0
     assert (out / "metrics.jsonl").read_bytes() == before
+
+
+def test_tuned_values_for_other_numbers_of_steps_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr("fedgen.simulator.run.run", interrupted)
+    for preset, times in (("tuned", 1), ("paper", 0)):
+        arguments = ("--algorithm", "feddyn", "--preset", preset, "--out", tmp_path / preset)
+        assert _fedgen(monkeypatch, "run", *TINY, *arguments) == 130
+        assert capsys.readouterr().err.count("feddyn: the values were chosen for 20 local steps, and with 1") == times
 
 
 @pytest.mark.parametrize(

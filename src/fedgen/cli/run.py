@@ -14,7 +14,7 @@ from fedgen.cli.console import console_for_output
 from fedgen.cli.display import Display
 from fedgen.cli.interrupts import raise_again
 from fedgen.cli.settings import takes_settings
-from fedgen.config import parse_setting, read_toml, resolve
+from fedgen.config import doubts_of, parse_setting, read_toml, resolve
 from fedgen.errors import FedgenError
 from fedgen.report.progress import RunBars
 
@@ -101,6 +101,8 @@ def run(
         return
     if not resume:
         folder = RunFolder.create(out, settings, force=force)
+        for sentence in doubts_of(settings):
+            errors.print(f"[yellow]{escape(sentence)}[/yellow]")
     wait_for_all("the run folder")
     with ExitStack() as stack:
         stack.enter_context(folder)
