@@ -11,7 +11,7 @@ from fedgen.errors import FedgenError
 from fedgen.models.torch.export import Exported, no_fast_path, quiet
 from fedgen.models.torch.registry import OPERATIONS
 
-_BATCH = 4  # samples, where the graph takes any number
+_BATCH = 3  # samples, where the graph takes any number
 _PART, _OF_ALL = 1e-3, 1e-5  # how far two gradients may be apart: of their own norm, and of the largest one
 _SHIFT = 0.05  # of a weight, so that a layer that starts with zeros passes gradients on
 
