@@ -342,6 +342,20 @@ def test_the_doctor_looks_at_key_data_labels_model_and_versions(root: Path, fedg
     assert (code, "give the folder that the server's operator sent" in said) == (1, True)
 
 
+def test_the_doctor_finds_words_beyond_the_embedding(root: Path) -> None:
+    site = root / "sites/north"
+    (site / "readers.py").write_text(
+        "import flax.linen as nn\n\n\ndef reader(sample, classes, *, hidden=None, latent=None):\n"
+        "    return nn.Sequential([nn.Embed(10, 4), lambda x: x.mean(1), nn.Dense(classes)])\n"
+    )
+    set_values(site / "federation/task.toml", sample=[3], dtype="int32")
+    set_values(site / "federation/config.toml", model="readers:reader")
+    for largest, said in ((9, "readers:reader takes such samples"), (10, "NaN for a sample with the number 10")):
+        x = np.array([[1, 2, 0], [4, largest, 1]] * 5, np.int32)
+        np.savez(site / "data.npz", x_train=x, y_train=np.arange(10) % 2, x_test=x, y_test=np.arange(10) % 2)
+        assert said in findings(site)["model"][0].text
+
+
 @pytest.mark.parametrize(
     ("ahead", "state"),
     [(0.5, "ok"), (-0.5, "ok"), (4.0, "warning"), (6.0, "wrong"), (-200.0, "warning"), (-306.0, "wrong")],
