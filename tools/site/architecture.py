@@ -56,7 +56,7 @@ UPLOAD = (
     ("TLS, key, size", "federate.gate.gate:Gate"),
     ("names, shapes, finite", "federate.server.checks:checked_update"),
     ("bounds, average", "core.aggregate:combine"),
-    ("keep, or take back", "federate.server.judge:outlier"),
+    ("keep, or take back", "federate.server.judge:outliers"),
 )
 INK, PAPER, LINE, ACCENT = "#1c2b29", "#ffffff", "#5b7a74", "#17594a"
 FONT = 'font-family="system-ui, -apple-system, Segoe UI, Roboto, sans-serif"'

@@ -33,7 +33,7 @@ def checked_update(
     content = wire.records(reply, {"upload": ArrayRecord, "about": ConfigRecord, "metrics": MetricRecord})
     _check_reply_to(content["about"], question)
     upload = wire.decode(content["upload"], form)
-    _check_counts(upload, settings.max_samples, most_draws(settings.max_samples, config))
+    _check_counts(upload, settings.max_samples, _most_draws(settings.max_samples, config))
     if not config.dp_noise:  # noise may make a small variance negative
         _check_variances(upload)
     for problem, found in (algorithm.check_upload(upload) if algorithm.check_upload else {}).items():
@@ -100,7 +100,7 @@ def _check_reply_to(record: ConfigRecord, expected: ConfigRecord) -> None:
             )
 
 
-def most_draws(most_samples: int, config: RunConfig) -> float:
+def _most_draws(most_samples: int, config: RunConfig) -> float:
     """More samples than an honest site draws in a round; what an algorithm knows of them it checks itself."""
     if config.local_epochs:
         return most_samples * config.local_epochs
