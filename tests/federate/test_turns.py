@@ -133,8 +133,9 @@ def test_adding_a_site_goes_on_where_it_was_killed(name: str, fresh: Callable[[]
         again(add, folders)
         check(folders, "north", "south", "west", name)
     for folders, _ in stops(fresh, add, killed=True):
-        with contextlib.suppress(StoppedError), stopped_at(9, killed=True):  # the next one is killed, too
-            again(add, folders)
+        for killed in (True, False):  # the next one is stopped, too
+            with contextlib.suppress(StoppedError), stopped_at(9, killed=killed):
+                again(add, folders)
         again(add, folders)
         check(folders, "north", "south", name)
 
