@@ -41,7 +41,8 @@ def test_tuned_values_for_other_numbers_of_steps_are_warned_of() -> None:
         ({"data": Path("absent.npz")}, r"absent\.npz"),
         ({"data": small_data(), "model": "cnnn"}, "cnnn"),
         ({"data": small_data(), "model": "mlp", "callbacks": 5}, "callbacks is a function of an evaluation.s record"),
-        ({"data": small_data(), "model": object}, r"a model is given as a type; it must be a fedgen\.Model"),
+        ({"data": small_data(), "model": object}, r"as the class object; give the network, object\(\.\.\.\)"),
+        ({"data": small_data(), "model": 5}, r"a model is given as a int; it must be a fedgen\.Model"),
     ],
 )
 def test_arguments_of_a_wrong_kind_are_a_sentence(argument: dict, message: str) -> None:
