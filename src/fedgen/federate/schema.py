@@ -97,7 +97,9 @@ class ServerSettings(BaseModel):
     max_message: Positive = Field(
         default=100_000_000, description="the most bytes of one message from a site; the gate refuses larger ones"
     )
-    max_samples: Positive = Field(default=1_000_000, description="the most samples that a site may claim to have")
+    max_samples: Positive = Field(
+        default=1_000_000, description="as how many samples a site counts at most, however many it has"
+    )
     rest: WholeNumber = Field(
         default=5,
         description="rounds until a site that did not reply is asked again, unless it reconnects before; more each time"

@@ -3,6 +3,7 @@
 import json
 import math
 
+import jax
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
@@ -33,7 +34,7 @@ def checked_update(
     content = wire.records(reply, {"upload": ArrayRecord, "about": ConfigRecord, "metrics": MetricRecord})
     _check_reply_to(content["about"], question)
     upload = wire.decode(content["upload"], form)
-    _check_counts(upload, settings.max_samples, _most_draws(settings.max_samples, config))
+    _check_counts(upload)
     if not config.dp_noise:  # noise may make a small variance negative
         _check_variances(upload)
     for problem, found in (algorithm.check_upload(upload) if algorithm.check_upload else {}).items():
@@ -46,7 +47,7 @@ def checked_update(
         raise NotFiniteError("its loss is NaN or infinite")
     if loss is not None and not (isinstance(loss, float) and abs(loss) <= _MOST):
         raise InvalidMessageError("its loss is not a finite number of 32 bits")
-    return upload, loss
+    return _capped(upload, settings.max_samples, _most_draws(settings.max_samples, config)), loss
 
 
 def largest_update(form: Tree) -> int:
@@ -63,7 +64,7 @@ def besides_arrays(form: Tree) -> int:
 
 
 def checked_score(reply: Message, question: ConfigRecord, most: int) -> dict[str, float]:
-    """A site's score on at most `most` samples, after all checks; empty where the site has no test samples."""
+    """A site's score, which counts as one on `most` samples at most; empty where the site has no test samples."""
     _check_size(reply, _SLACK)
     content = wire.records(reply, {"about": ConfigRecord, "metrics": MetricRecord})
     _check_reply_to(content["about"], question)
@@ -76,11 +77,10 @@ def checked_score(reply: Message, question: ConfigRecord, most: int) -> dict[str
     if not all(isinstance(v, int | float) and np.isfinite(v) and v >= 0 for v in values):
         raise InvalidMessageError("its score has a number that is negative or not finite")
     right, total, right_seen, total_seen, matching = values
-    if total > most:
-        raise InvalidMessageError(f"its score is of {total:.3g} samples; {most:,} are allowed")
     if not total > 0 or right > total or total_seen > total or right_seen > total_seen or matching > 100:
         raise InvalidMessageError("its score has more correct predictions than samples")
-    return dict(zip(_SCORE, map(float, values), strict=True))
+    share = min(1.0, most / total)
+    return dict(zip(_SCORE, (*(float(v) * share for v in values[:-1]), float(matching)), strict=True))
 
 
 def _check_size(reply: Message, limit: int) -> None:
@@ -108,11 +108,27 @@ def _most_draws(most_samples: int, config: RunConfig) -> float:
     return max(most_samples, 2 * steps * (1 + 10 * config.dp_count_noise))
 
 
-def _check_counts(upload: Tree, most_samples: int, most_drawn: float) -> None:
+def _check_counts(upload: Tree) -> None:
     for name, leaf in named(upload).items():
-        most = most_samples if name.endswith(".samples") else most_drawn
-        if np.issubdtype(leaf.dtype, np.integer) and not 0 <= leaf.min() <= leaf.max() <= most:
+        if _counts(leaf) and leaf.min() < 0:
             raise InvalidMessageError(f"{name} has counts from {leaf.min()} to {leaf.max()}")
+
+
+def _capped(upload: Tree, most_samples: int, most_drawn: float) -> Tree:
+    """The upload with counts that are scaled down to what counts at most: a site may well have more samples."""
+
+    def short(name: str, leaf: np.ndarray) -> np.ndarray:
+        most = most_samples if name.endswith(".samples") else most_drawn
+        if not _counts(leaf) or leaf.max() <= most:
+            return leaf
+        return np.asarray(np.rint(leaf * (most / float(leaf.max())))).astype(leaf.dtype)
+
+    arrays = [short(name, leaf) for name, leaf in named(upload).items()]
+    return jax.tree.unflatten(jax.tree.structure(upload), arrays)
+
+
+def _counts(leaf: np.ndarray) -> bool:
+    return bool(leaf.size) and np.issubdtype(leaf.dtype, np.integer)
 
 
 def _check_variances(upload: Tree) -> None:
