@@ -1,6 +1,7 @@
 """`fedgen federate init` writes what sites need, and Flower takes the app."""
 
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -17,6 +18,7 @@ from fedgen.cli.main import main
 from fedgen.config import RunConfig, resolve
 from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.deploy.process_tree import is_running, kill, process_tree
+from fedgen.federate.deploy.record import bracketed
 from fedgen.federate.deploy.scripts import Endpoints, write_scripts
 from fedgen.federate.settings import AppSettings
 
@@ -74,7 +76,7 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     superlink = (root / "server/superlink.sh").read_text()
     assert "federate.gate.superlink --host 127.0.0.1 --port 8001 " in superlink, "its control interface has no password"
-    assert 'gate --listen "0.0.0.0:8000" --superlink 127.0.0.1:8001 -- ' in superlink
+    assert "gate --listen 0.0.0.0:8000 --superlink 127.0.0.1:8001 -- " in superlink
     connection = tomllib.loads((root / "server/flower/config.toml").read_text())["superlink"]["federation"]
     assert connection["address"] == "127.0.0.1:8001"
 
@@ -110,6 +112,20 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (["--set", "seeds=3"], "one seed"),
         (["--algorithm", "fedensemble", "--share", "predictor"], "--share all"),
         (["--sample", "3,3,1"], "at least 8x8"),
+        (["--host", ""], "--host '' is neither a name in DNS nor an address"),
+        (["--host", "exämple.org"], "in ASCII, with xn-- where"),
+        (["--host", "http://fed.example.org"], "without http:// and port"),
+        (["--host", "fed.example.org:8000"], "without http:// and port"),
+        (["--host", "[::1]"], "without http:// and port"),
+        (["--host", "a b"], "--host 'a b' is neither"),
+        (["--host", 'fed/../x"; rm'], "is neither a name in DNS nor an address"),
+        (["--host", "a..b"], "is neither a name in DNS nor an address"),
+        (["--host", "1.2.3.400"], "is neither a name in DNS nor an address"),
+        (["--host", f"{'a' * 64}.org"], "is neither a name in DNS nor an address"),
+        (["--host", ".".join(["a" * 60] * 5)], "is neither a name in DNS nor an address"),
+        (["--host", "fe80::1%eth0"], "is neither a name in DNS nor an address"),
+        (["--bind", "nonsense"], "--bind 'nonsense' is not an address"),
+        (["--bind", "0.0.0.0:8000"], "or 0.0.0.0 or :: for all"),
     ],
 )
 def test_mistakes_are_one_sentence_and_leave_nothing(
@@ -123,6 +139,39 @@ def test_mistakes_are_one_sentence_and_leave_nothing(
     assert init(monkeypatch, root, *ARGUMENTS, *arguments) == 2
     assert reason in capsys.readouterr().err.replace("\n", " ")
     assert not root.exists() or not any(root.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("host", "bind"),
+    [(f"{'a' * 40}.{'b' * 40}.example.org", "127.0.0.1"), ("xn--exmple-cua.org", "::"), ("2001:db8::7", "localhost")],
+)
+def test_names_that_are_long_or_of_other_letters_and_addresses_are_taken(
+    host: str, bind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "f"
+    assert init(monkeypatch, root, *ARGUMENTS, "--host", host, "--bind", bind) == 0
+    server = x509.load_pem_x509_certificate((root / "server/server.crt").read_bytes())
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    kind = x509.IPAddress if ":" in host else x509.DNSName
+    assert host in map(str, names.get_values_for_type(kind))
+    assert after("--listen", root / "server/superlink.sh") == f"{bracketed(bind)}:8000"
+    assert after("--superlink", root / "sites/north/start.sh") == f"{bracketed(host)}:8000"
+
+
+def after(option: str, script: Path) -> str:
+    """What a shell passes on after this option."""
+    line = next(line for line in script.read_text().splitlines() if option in line)
+    words = shlex.split(line.removesuffix("\\"))
+    return words[words.index(option) + 1]
+
+
+def test_what_a_file_says_of_the_server_is_no_command(tmp_path: Path) -> None:
+    """`add-site` reads the address from deployment.toml, which may have been written by hand."""
+    folders = Folders(tmp_path)
+    nasty = "$(touch here); touch there:8000"
+    write_scripts(folders, ["north"], Endpoints("0.0.0.0:8000", 8001, nasty))
+    assert after("--superlink", tmp_path / "sites/north/start.sh") == nasty
+    assert f"'{nasty}'" in (tmp_path / "sites/north/start.sh").read_text()
 
 
 def test_all_that_is_missing_is_said_at_once(

@@ -16,6 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedgen.cli.federate_life import printable
@@ -165,6 +174,71 @@ def test_the_certificate_is_renewed_for_the_same_key_and_names(root: Path, fedge
     other = make_authority()
     (authority / "ca.crt").write_bytes(other.certificate_bytes())
     assert "was not issued by the authority" in fedgen("renew-certificate", root, "--authority", authority)[1]
+
+
+def test_the_servers_folder_names_its_certificate_too(root: Path, fedgen: Any) -> None:
+    for given in (root, root / "server", root / "server/server.crt"):
+        code, said = fedgen("renew-certificate", given)
+        assert (code, f"{root}/server/server.crt is now valid" in said) == (0, True), said
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_certificate_that_was_made_by_hand_is_renewed_or_refused_in_a_sentence(
+    named: bool, root: Path, fedgen: Any
+) -> None:
+    """With another kind of key, and perhaps without the names of its hosts, by which sites would know the server."""
+    key = rsa.generate_private_key(65537, 2048)
+    server = root / "server/server.crt"
+    now = datetime.datetime.now(datetime.UTC)
+    authority = x509.load_pem_x509_certificate((root / "authority/ca.crt").read_bytes())
+    signs: Any = load_pem_private_key((root / "authority/ca.key").read_bytes(), None)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "by hand")]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=3))
+    )
+    if named:
+        made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("by.hand.org")]), critical=False)
+    server.write_bytes(made.sign(signs, hashes.SHA256()).public_bytes(Encoding.PEM))
+    old = server.read_bytes()
+    code, said = fedgen("renew-certificate", root)
+    if not named:
+        assert (code, "its hosts as subject alternative names" in said) == (2, True), said
+        assert server.read_bytes() == old
+        return
+    assert code == 0, said
+    new = x509.load_pem_x509_certificate(server.read_bytes())
+    new.verify_directly_issued_by(authority)
+    assert new.public_key() == key.public_key()
+    names = new.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["by.hand.org"]
+
+
+def test_an_authority_with_a_key_of_another_kind_is_refused_as_that(root: Path, fedgen: Any) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "by hand")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=3))
+        .sign(key, hashes.SHA256())
+        .public_bytes(Encoding.PEM)
+    )
+    (root / "authority/ca.crt").write_bytes(made)
+    (root / "server/server.crt").write_bytes(made)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (root / "authority/ca.key").write_bytes(private)
+    code, said = fedgen("renew-certificate", root)
+    assert (code, "is not an elliptic-curve key" in said) == (2, True), said
 
 
 def test_superlink_is_told_of_exactly_these_keys(root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,9 +91,11 @@ def rotate_key(folder: Root, name: Site, public_key: OwnKey = None) -> None:
 
 
 def renew_certificate(
-    folder: Annotated[Path, typer.Argument(help="The federation's folder, or only the server's certificate.")],
+    folder: Annotated[
+        Path, typer.Argument(help="The federation's folder, the server's within it, or only the server's certificate.")
+    ],
     authority: Annotated[
-        Path | None, typer.Option(help="The folder with ca.key and ca.crt. Default: authority in FOLDER.")
+        Path | None, typer.Option(help="The folder with ca.key and ca.crt. Default: authority in the federation's.")
     ] = None,
 ) -> None:
     """Make another certificate for the server, for the same key and names, valid for up to 825 days.
@@ -103,12 +105,11 @@ def renew_certificate(
     """
     flower_is_installed()
     from fedgen.federate.deploy.folders import Folders
-    from fedgen.federate.deploy.renew import renew_certificate
+    from fedgen.federate.deploy.renew import renew_certificate, server_certificate
 
     raise_again()
-    given, folders = folder.resolve(), Folders(folder.resolve())
-    certificate = given if given.is_file() else folders.server / "server.crt"
-    done = renew_certificate(certificate, authority or folders.authority)
+    certificate = server_certificate(folder.resolve())
+    done = renew_certificate(certificate, authority or Folders(certificate.parent.parent).authority)
     _say(f"{certificate} is now valid until {done.until:%Y-%m-%d}; the old one is {done.kept.name}.")
     _say(f"Before {done.before:%Y-%m-%d}, when the old one ends: restart server/superlink.sh. Sites reconnect.")
 

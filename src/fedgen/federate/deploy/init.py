@@ -15,6 +15,7 @@ from fedgen.federate.deploy.folders import (
     write_server,
     write_site,
 )
+from fedgen.federate.deploy.hosts import checked_bind, checked_host
 from fedgen.federate.deploy.record import DEPLOYMENT, bracketed, new_deployment
 from fedgen.federate.deploy.scripts import Endpoints, write_scripts
 from fedgen.federate.deploy.site_folder import write_site_rest
@@ -85,6 +86,7 @@ def begin(
     superlink_port: int,
 ) -> Folders:
     """Create the folders of a federation whose gate listens on `bind` and is reached by the sites as `host`."""
+    host, bind = checked_host(host), checked_bind(bind)
     folders, names = new_folder(path), list(settings.sites)
     write_app(folders, config, task)
     write_server(folders, settings)

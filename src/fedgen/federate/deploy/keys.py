@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -67,21 +68,20 @@ def make_authority() -> Authority:
 def make_server_certificate(authority: Authority, hosts: list[str]) -> tuple[bytes, bytes]:
     """The server's private key and its certificate for these host names and addresses."""
     key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    # Who connects looks at the alternative names only; a common name has 64 characters at most.
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedGen federation server")])
     names = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
     return _pem(key), _server_certificate(authority, name, names, key.public_key())
 
 
 def renewed_certificate(authority: Authority, old: x509.Certificate) -> bytes:
-    """Another certificate for the same key and the same host names."""
-    key = old.public_key()
-    assert isinstance(key, ec.EllipticCurvePublicKey)
+    """Another certificate for the same key, of whatever kind, and the same host names, which it must have."""
     names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return _server_certificate(authority, old.subject, names, key)
+    return _server_certificate(authority, old.subject, names, old.public_key())
 
 
 def _server_certificate(
-    authority: Authority, name: x509.Name, hosts: x509.SubjectAlternativeName, key: ec.EllipticCurvePublicKey
+    authority: Authority, name: x509.Name, hosts: x509.SubjectAlternativeName, key: CertificatePublicKeyTypes
 ) -> bytes:
     left = authority.certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     certificate = (
@@ -160,7 +160,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def _certificate(
-    name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    name: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (

@@ -23,6 +23,14 @@ class Renewed(NamedTuple):
     kept: Path
 
 
+def server_certificate(given: Path) -> Path:
+    """The certificate that is given as a file, by the federation's folder, or by the server's within it."""
+    if given.is_file():
+        return given
+    inside = given / "server.crt"
+    return inside if inside.is_file() else given / "server" / "server.crt"
+
+
 def renew_certificate(path: Path, authority: Path) -> Renewed:
     """Replace a server's certificate by another for the same key and names, signed by the authority in this folder."""
     if not (authority / "ca.key").exists():
@@ -49,9 +57,17 @@ def _renew(path: Path, authority: Path) -> Renewed:
         raise FedgenError(f"the authority in {authority} cannot be used: {error}") from error
     except InvalidSignature:
         raise FedgenError(f"{path} was not issued by the authority in {authority}; give the right one") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != root.public_key():
+    if key.public_key() != root.public_key():
         raise FedgenError(f"{authority / 'ca.key'} is not the key of {authority / 'ca.crt'}")
-    content = renewed_certificate(Authority(key, root), old)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise FedgenError(f"{authority / 'ca.key'} is not an elliptic-curve key, as `fedgen federate init` makes them")
+    try:
+        content = renewed_certificate(Authority(key, root), old)
+    except (x509.ExtensionNotFound, ValueError, UnsupportedAlgorithm) as error:
+        raise FedgenError(
+            f"{path} cannot be renewed ({error}): a server's certificate has a key that can be read, and its hosts as"
+            " subject alternative names"
+        ) from error
     kept = path.with_name(f"server.crt.until-{old.not_valid_after_utc:%Y-%m-%d-%H%M%S}")
     write_whole(kept, path.read_bytes())
     write_whole(path, content)

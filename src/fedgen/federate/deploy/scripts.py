@@ -1,5 +1,6 @@
 """The commands of a federation as shell scripts; the demonstration runs the same ones that `init` writes for users."""
 
+import shlex
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
@@ -53,7 +54,7 @@ class Endpoints(NamedTuple):
 
 def write_scripts(folders: Folders, sites: list[str], endpoints: Endpoints) -> None:
     """Write the scripts for the server and the sites; with a gate, they use TLS and keys."""
-    tls = bool(endpoints.listen)
+    tls, listen = bool(endpoints.listen), shlex.quote(endpoints.listen)
     command = (
         f"python3 -P -m {_SUPERLINK} --host 127.0.0.1 --port {endpoints.superlink} --database superlink.sqlite"
         " --disable-runtime-dependency-installation"
@@ -64,7 +65,7 @@ def write_scripts(folders: Folders, sites: list[str], endpoints: Endpoints) -> N
             "Start SuperLink, which runs the server's part of the app, and the gate, through which sites reach it.",
             f"""\
             export FEDGEN_SERVER="$PWD"
-            exec fedgen federate gate --listen "{endpoints.listen}" --superlink 127.0.0.1:{endpoints.superlink} -- \\
+            exec fedgen federate gate --listen {listen} --superlink 127.0.0.1:{endpoints.superlink} -- \\
               {command} \\
               --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key --enable-supernode-auth
             """,
@@ -103,7 +104,7 @@ def write_site_script(folders: Folders, name: str, address: str, *, tls: bool = 
         "Connect this site to the server; Ctrl-C disconnects it.",
         _PERSISTENT.replace(
             "COMMAND",
-            f"python3 -P -m {_SUPERNODE} --superlink {address} {trust} \\\n"
+            f"python3 -P -m {_SUPERNODE} --superlink {shlex.quote(address)} {trust} \\\n"
             f'    --port "${{{PORT_VARIABLE}:-9094}}" --node-config "folder=\\"$PWD\\""',
         ),
     )
