@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     load_pem_private_key,
+    load_ssh_public_key,
 )
 from cryptography.x509.oid import NameOID
 from flwr.proto.node_pb2 import NodeInfo
@@ -128,7 +129,8 @@ def test_a_removed_site_keeps_its_number_and_may_come_back(root: Path, fedgen: A
 
 def test_keys_are_replaced_by_a_new_pair_or_the_sites_own(root: Path, fedgen: Any, tmp_path: Path) -> None:
     old = public_keys(root / "server/keys")
-    assert fedgen("rotate-key", root, "north")[0] == 0
+    code, said = fedgen("rotate-key", root, "north")
+    assert (code, "Send site.key and site.pub in" in said) == (0, True)
     new = root / "new-keys/north/site.key"
     assert stat.S_IMODE(new.stat().st_mode) == 0o600
     assert public_keys(root / "server/keys")["north"] != old["north"]
@@ -138,7 +140,8 @@ def test_keys_are_replaced_by_a_new_pair_or_the_sites_own(root: Path, fedgen: An
 
     own = tmp_path / "own.pub"
     own.write_bytes((root / "sites/north/site.pub").read_bytes())
-    assert fedgen("rotate-key", root, "south", "--public-key", own)[0] == 0
+    code, said = fedgen("rotate-key", root, "south", "--public-key", own)
+    assert (code, "mv new.key site.key; mv new.key.pub site.pub" in said) == (0, True)
     assert public_keys(root / "server/keys")["south"] == old["north"]
     assert "the key that south has already" in fedgen("add-site", root, "east", "--public-key", own)[1]
     assert "is a private key" in fedgen("add-site", root, "east", "--public-key", new)[1]
@@ -303,18 +306,20 @@ def test_status_tells_the_story_of_the_journals(root: Path, fedgen: Any, monkeyp
     log.write("joined", site="south")
     log.write("round", round=0, cohort=["north", "south"])
     log.write("answered", kind="train", round=0, site="south")
+    status = Status(root / "server")
+    status.update()
+    assert [status.sites[name].state for name in ("north", "south")] == ["asked", "present"]
     log.write("refused", round=0, site="north", reason="evil \x1b[2J [red]text", strikes=2)
     log.write("done", round=0, sites=["south"], loss=1.0, seconds=2.5)
     log.write("score", round=1, accuracy=None, accuracy_users=61.5)
     with log.path.open("a") as file:
         file.write("half a li\n")
-    status = Status(root / "server")
     status.update()
     assert (status.run.state, status.run.round, status.run.rounds, status.run.seconds) == ("running", 1, 9, 2.5)
     south, north = status.sites["south"], status.sites["north"]
     assert (south.state, south.round, south.bytes_up, south.bytes_down) == ("present", 1, 1_505, 2_000_007)
     assert south.seconds >= 0
-    assert (north.state, north.round, north.refusals, north.strikes) == ("asked", None, 1, 2)
+    assert (north.state, north.round, north.refusals, north.strikes) == ("present", None, 1, 2)
     assert "does not answer" in status.superlink
 
     code, said = fedgen("status", root)
@@ -340,6 +345,25 @@ def test_status_tells_the_story_of_the_journals(root: Path, fedgen: Any, monkeyp
     fresh._log = fresh._gate  # as if no run had been
     fresh.update()
     assert (fresh.sites["north"].state, fresh.sites["north"].last_seen) == ("present", 1000.0)
+
+
+@pytest.mark.parametrize("end", ["answered", "failed", "refused", "done"])
+def test_a_site_is_asked_until_its_answer_or_the_round_is_there(root: Path, end: str) -> None:
+    """In round 2, in which it is not asked, it is there and nothing else."""
+    log = Journal(root / "server/log.jsonl", run="run")
+    log.write("started", algorithm="fedavg", rounds=9, pid=os.getpid())
+    for name in ("north", "south"):
+        log.write("joined", site=name)
+    log.write("round", round=0, cohort=["north", "south"])
+    status = Status(root / "server")
+    status.update()
+    assert {site.state for site in status.sites.values()} == {"asked"}
+    log.write(end, round=0, kind="train", reason="", **({} if end == "done" else {"site": "north"}))
+    status.update()
+    assert status.sites["north"].state == "present"
+    log.write("round", round=1, cohort=["south"])
+    status.update()
+    assert [status.sites[name].state for name in ("north", "south")] == ["present", "asked"]
 
 
 def test_status_knows_a_run_whose_beginning_was_rotated_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +428,8 @@ def test_the_doctor_looks_at_key_data_labels_model_and_versions(root: Path, fedg
     (site / "site.pub").write_bytes((root / "sites/south/site.pub").read_bytes())
     found = findings(site)
     assert "labels are 1 to 4; the federation has 0 to 3" in found["data"][0].text
-    assert found["key"][1].text == "site.pub is not the public key of site.key"
+    assert (found["key"][1].state, found["key"][1].text) == ("warning", "site.pub is not the public key of site.key")
+    assert "ssh-keygen -y -f site.key > site.pub" in found["key"][1].advice
     np.savez(site / "data.npz", x_train=x, y_train=np.array(["cat", "owl"] * 15))
     assert "has class 'owl', and the classes are cat, dog, emu, fox" in findings(site)["data"][0].text
     set_values(site / "site.toml", sample=[3, 3, 1], model="cnn")
@@ -414,6 +439,29 @@ def test_the_doctor_looks_at_key_data_labels_model_and_versions(root: Path, fedg
     assert "things are wrong" in said
     code, said = fedgen("doctor", root)
     assert (code, "give the folder that the server's operator sent" in said) == (1, True)
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="OpenSSH is not installed")
+def test_after_a_rotation_as_told_the_doctor_finds_a_key_in_order(root: Path, fedgen: Any) -> None:
+    """As the server's operator hands the pair over, or as the site makes it; and what mends a forgotten site.pub."""
+    north, south = root / "sites/north", root / "sites/south"
+    assert fedgen("rotate-key", root, "south")[0] == 0
+    (root / "new-keys/south/site.key").replace(south / "site.key")
+    assert [found.state for found in findings(south)["key"]] == ["ok", "warning"]
+    (root / "new-keys/south/site.pub").replace(south / "site.pub")
+    old = (north / "site.key").read_bytes()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", "new.key"], cwd=north, check=True)
+    assert (north / "site.key").read_bytes() == old, "until the server has the new one"
+    assert fedgen("rotate-key", root, "north", "--public-key", north / "new.key.pub")[0] == 0
+    (north / "new.key").replace(north / "site.key")
+    assert [found.state for found in findings(north)["key"]] == ["ok", "warning"]
+    written = subprocess.run(["ssh-keygen", "-y", "-f", "site.key"], cwd=north, check=True, capture_output=True).stdout
+    (north / "site.pub").write_bytes(written)
+    for site in (north, south):
+        assert [found.state for found in findings(site)["key"]] == ["ok"]
+        assert load_ssh_public_key((site / "site.pub").read_bytes()) == load_ssh_public_key(
+            (root / f"server/keys/{site.name}.pub").read_bytes()
+        )
 
 
 def test_the_doctor_finds_words_beyond_the_embedding(root: Path) -> None:

@@ -24,8 +24,8 @@ Site = Annotated[str, typer.Argument(help="The site's name.")]
 OwnKey = Annotated[
     Path | None,
     typer.Option(
-        help="The public key of a pair that the site has made itself (ssh-keygen -t ecdsa -b 384 -N '' -f site.key): the"
-        " safer way, since its private key then never leaves the site.",
+        help="The public key (new.key.pub) of a pair that the site has made itself"
+        " (ssh-keygen -t ecdsa -b 384 -N '' -f new.key): the safer way, since its private key then never leaves the site.",
     ),
 ]
 STYLES = {"ok": "green", "warning": "yellow", "wrong": "red", "skipped": "dim"}
@@ -49,7 +49,7 @@ def add_site(folder: Root, name: Site, public_key: OwnKey = None) -> None:
     if public_key is None:
         _say(f"Send {site} to the site over a channel that you trust, since it holds the private key; then delete it.")
     else:
-        _say(f"Send {site} to the site, which puts its own private key into it as site.key.")
+        _say(f"Send {site} to the site, which puts its own pair into it: new.key as site.key, new.key.pub as site.pub.")
     _say("Its README.md says what to do there. A run that goes on takes the site in with its next round.")
 
 
@@ -73,8 +73,8 @@ def remove_site(folder: Root, name: Site) -> None:
 def rotate_key(folder: Root, name: Site, public_key: OwnKey = None) -> None:
     """Replace a site's key, as when the old one may have been read by others. The old one is refused within a second.
 
-    Run this at the server. Until the site has its new key in place as site.key, and start.sh is started again, the site
-    is not connected.
+    Run this at the server. Until the site has its new pair in place, as site.key and site.pub, and start.sh is started
+    again, the site is not connected.
     """
     flower_is_installed()
     from fedgen.federate.deploy.folders import existing_federation
@@ -86,8 +86,10 @@ def rotate_key(folder: Root, name: Site, public_key: OwnKey = None) -> None:
     _say(f"The key of {name} is replaced; the gate refuses the old one.")
     _tell_superlink(folders.server)
     if place is not None:
-        _say(f"Send {place / 'site.key'} to the site over a channel that you trust; then delete {place}.")
-    _say("There it takes the place of site.key (chmod 600 site.key); then start.sh is started again.")
+        _say(f"Send site.key and site.pub in {place} to the site over a channel that you trust; then delete {place}.")
+        _say("There they take the place of the old two (chmod 600 site.key); then start.sh is started again.")
+    else:
+        _say("At the site: mv new.key site.key; mv new.key.pub site.pub. Then start.sh is started again.")
 
 
 def renew_certificate(

@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgen.errors import FedgenError
 
-_MAKE_ONE = "`ssh-keygen -t ecdsa -b 384 -N '' -f site.key` at the site makes site.key and site.key.pub"
+_MAKE_ONE = "`ssh-keygen -t ecdsa -b 384 -N '' -f new.key` at the site makes new.key and new.key.pub"
 _AUTHORITY_DAYS, _SERVER_DAYS = 3650, 825  # the latter is the most that some systems accept
 
 

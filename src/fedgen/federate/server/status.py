@@ -62,7 +62,7 @@ class Status:
         self.superlink = ""  # empty: it answers; otherwise why it does not
         self.turned_away = 0  # requests of unknown senders that the gate refused
         self._present: set[str] = set()
-        self._asked: dict[str, float] = {}  # by site: when, in this round
+        self._asked: dict[str, float] = {}  # by site: when; of those whose answer is waited for
         self._durations: list[float] = []
         self._pid = 0
         self._ended = False
@@ -103,6 +103,7 @@ class Status:
             self._asked.update(dict.fromkeys(map(str, event.get("cohort", ())), when))
             self.run.note = ""
         elif kind == "done":
+            self._asked.clear()
             self.run.round = int(event["round"]) + 1
             self._durations = [*self._durations[-9:], float(event.get("seconds", 0))]
             self.run.seconds = sum(self._durations) / len(self._durations)
@@ -135,9 +136,11 @@ class Status:
                 asked = self._asked.pop(site.name, None)
                 site.seconds = None if asked is None else when - asked
         elif kind == "failed":
+            self._asked.pop(site.name, None)
             site.failures += 1
             site.trouble = str(event.get("reason", ""))
         elif kind == "refused":
+            self._asked.pop(site.name, None)
             site.refusals += 1
             site.strikes = int(event.get("strikes", site.strikes))
             site.trouble = str(event.get("reason", ""))

@@ -95,7 +95,7 @@ def _versions(deployment: Deployment) -> Iterator[Finding]:
 
 def _own_key(folder: Path) -> Iterator[Any]:
     path = folder / "site.key"
-    again = "get it from the server's operator, or make one and send site.key.pub for `fedgen federate rotate-key`"
+    again = "get it from the server's operator, or make one and send its public half for `fedgen federate rotate-key`"
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         key = load_ssh_private_key(path.read_bytes(), None)
@@ -116,7 +116,8 @@ def _own_key(folder: Path) -> Iterator[Any]:
         except (OSError, ValueError, UnsupportedAlgorithm):
             same = False
         if not same:
-            yield Finding("wrong", "key", "site.pub is not the public key of site.key", "delete site.pub")
+            advice = "`ssh-keygen -y -f site.key > site.pub` writes the right one; it is only there to be sent"
+            yield Finding("warning", "key", "site.pub is not the public key of site.key", advice)
     yield key
 
 
@@ -195,7 +196,10 @@ def _gate(deployment: Deployment, trusted: ssl.SSLContext, key: ec.EllipticCurve
             return
     reason = answer.text.partition(_REFUSED)[2].rstrip('"} ')
     if reason:
-        advice = "send site.pub to the server's operator, who runs `fedgen federate rotate-key ... --public-key`"
+        advice = (
+            "if the key was replaced, put the new pair in place of site.key and site.pub; else send site.pub to the"
+            " server's operator, who runs `fedgen federate rotate-key ... --public-key`"
+        )
         yield Finding("wrong", "key at the server", reason, advice)
     elif answer.status_code in (502, 503):
         yield Finding("warning", "key at the server", "known, but SuperLink does not answer", "wait for the server")
