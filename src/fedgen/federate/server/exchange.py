@@ -28,10 +28,13 @@ _LATE = 30.0
 Answer = TypeVar("Answer")
 
 
-class Silences(NamedTuple):
-    """The rounds in a row in which a site was silent."""
+_TAKEN_BACK = 0.5  # of a silence, by each answer: who is silent in every second round rests longer and longer
 
-    times: int
+
+class Silences(NamedTuple):
+    """The rounds in which a site was silent, less half of those in which it answered since."""
+
+    times: float
     last: int
 
 
@@ -61,15 +64,18 @@ class Exchange:
         self.strikes: dict[str, int] = {}  # by the name of the site
         self.excluded: dict[str, int | None] = {}  # by name: the round when it is asked again; None: never
         self.not_finite: set[int] = set()  # sites whose last replies had values that are NaN or infinite
-        self._silences: dict[tuple[int, str], Silences] = {}  # by site and kind of message, since its last answer
+        self._silences: dict[tuple[int, str], Silences] = {}  # by site and kind of message
         self._rests: dict[int, Rest] = {}  # by site
 
-    def resume(self, strikes: dict[str, int], excluded: dict[str, int | None]) -> None:
-        """Go on with what is known of sites; in older checkpoints only strikes say that a site is excluded."""
-        for name, number in strikes.items():
-            if number >= self._settings.strikes:
-                excluded[name], strikes[name] = None, 0
+    def resume(self, strikes: dict[str, int], excluded: dict[str, int | None], number: int) -> None:
+        """Go on with what is known of sites before this round; who has `strikes` of them by now is excluded from here.
+
+        So it is in older checkpoints, where only strikes say who is excluded, and after the setting was lowered.
+        """
         self.strikes, self.excluded = strikes, excluded
+        for name, count in list(strikes.items()):
+            if count >= self._settings.strikes:
+                self._exclude(name, number, count, after=number)
 
     def wait_for_all(self) -> None:
         """Wait until all sites are connected, at most `join_timeout`; later ones take part from then on."""
@@ -159,14 +165,14 @@ class Exchange:
                     answers[site] = take(reply, question)
                 except NotFiniteError as error:  # an honest site's training may diverge, so that this is no strike
                     self.not_finite.add(site)
-                    self._silences.pop((site, kind), None)
+                    self._not_silent(site, kind)
                     self._journal.write("refused", round=number, site=self.roster.name(site), reason=str(error))
                 except InvalidMessageError as error:
                     self._strike(site, number, str(error))
                 except Exception as error:  # no answer may end the run for the others
                     self._failed_here(site, number, error)
                 else:
-                    self._silences.pop((site, kind), None)
+                    self._not_silent(site, kind)
                     self._journal.write("answered", kind=kind, round=number, site=self.roster.name(site))
             for refusal in self._gate.refused():
                 for message_id, (site, _) in list(waiting.items()):
@@ -201,16 +207,21 @@ class Exchange:
         return True
 
     def _silent(self, site: int, kind: str, number: int) -> None:
-        """A silent site rests for `rest` rounds, or until it returns; if it was silent before, longer each time."""
+        """A silent site rests for `rest` rounds, or until it returns; if it is so often, longer each time."""
         before = self._silences.get((site, kind), Silences(0, -1))
         times = before.times + (before.last != number)  # it may be asked again within a round
         self._silences[site, kind] = Silences(times, number)
         rest, more = self._settings.rest, 0
-        if rest and times > 1:
-            more = 1 + min(2 ** min(times - 2, 30), self._settings.exclusion or sys.maxsize)
+        if rest and times >= 2:
+            more = 1 + min(2 ** min(int(times) - 2, 30), self._settings.exclusion or sys.maxsize)
         self._rests[site] = Rest(self.roster.arrival(site), number + more, number + max(rest, more))
-        again = f", for the {times}th time in a row" if times > 1 else ""
+        again = ", again" if times >= 2 else ""
         self._failed(site, number, f"no answer within {self._settings.round_timeout:g} seconds{again}")
+
+    def _not_silent(self, site: int, kind: str) -> None:
+        """An answer takes back a part of a silence."""
+        if (before := self._silences.get((site, kind))) is not None:
+            self._silences[site, kind] = before._replace(times=max(before.times - _TAKEN_BACK, 0.0))
 
     def _is_back(self, name: str, number: int) -> bool:
         """Whether a site may be asked in this round: it was never excluded, or not any more."""
@@ -237,8 +248,12 @@ class Exchange:
         strikes = self.strikes[name] = self.strikes.get(name, 0) + 1
         self._journal.write("refused", round=number, site=name, reason=reason, strikes=strikes)
         if strikes >= self._settings.strikes:
-            rounds = self._settings.exclusion
-            until = self.excluded[name] = number + 1 + rounds if rounds else None
-            self.strikes[name] = 0
-            reason = f"{strikes} messages were refused"
-            self._journal.write("excluded", round=number, site=name, reason=reason, until=until)
+            self._exclude(name, number, strikes, after=number + 1)
+
+    def _exclude(self, name: str, number: int, strikes: int, *, after: int) -> None:
+        """Leave a site out of `exclusion` rounds, of which `after` is the first."""
+        rounds = self._settings.exclusion
+        until = self.excluded[name] = after + rounds if rounds else None
+        self.strikes[name] = 0
+        reason = f"{strikes} messages were refused"
+        self._journal.write("excluded", round=number, site=name, reason=reason, until=until)

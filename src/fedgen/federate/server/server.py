@@ -154,10 +154,10 @@ class Server:
         self.run_state = RunState(**(about.get("run_state") or about["standing"]))  # the name in older checkpoints
         if self.run_folder.summary_file.exists():
             raise FedgenError(f"the run in {self.path} is finished; give a new one another name")
-        self.exchange.resume(self.run_state.strikes, self.run_state.excluded)
         self.records = self.run_folder.rewind(about["metrics_bytes"])
         of = {"algorithm": self.plan.name, "rounds": self.config.rounds}
         self.journal.write("resumed", **of, round=self.run_state.round, pid=os.getpid())
+        self.exchange.resume(self.run_state.strikes, self.run_state.excluded, self.run_state.round)
         return self.run_folder.restore(self.plan.forms.server)
 
     def _round(self, state: Tree) -> Tree:
