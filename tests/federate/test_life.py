@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedgen.cli.federate_life import printable
 from fedgen.cli.main import main
 from fedgen.config import resolve
 from fedgen.errors import FedgenError
@@ -327,7 +326,7 @@ def test_status_tells_the_story_of_the_journals(root: Path, fedgen: Any, monkeyp
     assert "run run: running, fedavg, round 1 of 9, 2.5 s a round, accuracy_users 61.50 % after round 1" in said
     assert "refused 1 requests" in said
     assert "\x1b[2J" not in said
-    assert "evil ?[2J [red]text" in said, "as it is, and not as an instruction"
+    assert "evil \\x1b[2J [red]text" in said, "as it is, and not as an instruction"
     code, said = fedgen("status", root, "--json")
     assert json.loads(said)["sites"][1]["bytes_up"] == 1_505
 
@@ -389,11 +388,6 @@ def test_status_knows_a_run_whose_beginning_was_rotated_away(root: Path, monkeyp
     log.write("finished", round=50)
     fresh.update()
     assert fresh.run.state == "finished"
-
-
-def test_text_of_others_is_made_harmless() -> None:
-    assert printable("a\x1b[31mb\x9b\n\u202ec") == "a?[31mb???c"
-    assert len(printable("x" * 1000)) == 300
 
 
 def findings(folder: Path) -> dict[str, list[Finding]]:

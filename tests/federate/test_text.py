@@ -8,35 +8,30 @@ from flwr.app import Error, Message, RecordDict
 from local_federation import local_federation
 from rich.console import Console
 
-from fedgen.federate.journal import read_journal
-from fedgen.federate.text import harmless, printable
+from fedgen.cli import federate, federate_life
+from fedgen.federate.journal import Journal, read_journal
+from fedgen.federate.server.status import Status
+from fedgen.federate.text import printable
 from helpers import small_setup
 
 NASTY = "\x1b[2J\x1b]0;title\x07 [red]all is well[/red] \r\n\x9b31m \u202etfel\u2028 \ud800 [link=http://x]y[/link]"
 
 
-def shown(text: str) -> str:
-    """What a terminal gets of a text that is printed with markup."""
-    output = io.StringIO()
-    Console(file=output, force_terminal=True, width=1000, highlight=False, emoji=False).print(text, end="")
-    return output.getvalue()
-
-
 def test_escape_sequences_are_spelled_out_and_markup_stays_text() -> None:
-    clean = harmless(NASTY)
+    clean = printable(NASTY)
     assert clean.isprintable()
     assert clean.encode()  # no lone surrogate
     assert "\\x1b[2J" in clean
     assert "\\r\\n" in clean
     assert "\\u202e" in clean
-    assert shown(clean) == printable(NASTY, 300), "as it was sent, with no colour and no link"
-    assert "\x1b" in shown(NASTY.replace("\ud800", "")), "which would have been obeyed"
+    assert "[red]all is well[/red]" in clean
+    assert printable(clean) == clean, "however often"
 
 
 def test_ordinary_text_stays_as_it_is_and_long_text_is_cut() -> None:
     plain = "params['dense'][0] is float32 of shape (3, 4), not é"
-    assert harmless(plain) == plain
-    assert harmless("x" * 1000, 10) == "xxxxxxx..."
+    assert printable(plain) == plain
+    assert printable("x" * 1000, 10) == "xxxxxxx..."
 
 
 def test_the_error_of_a_site_is_harmless_in_the_servers_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +44,28 @@ def test_the_error_of_a_site_is_harmless_in_the_servers_log(tmp_path: Path, monk
     monkeypatch.setattr(grid, "_answer", fails)
     server.run()
     (failed,) = [e for e in read_journal(server.journal.path) if e["event"] == "failed"]
-    assert failed["reason"] == harmless(NASTY)
+    assert failed["reason"] == printable(NASTY)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_demonstration_and_status_show_a_sites_text_as_it_is(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither obeys markup, nor shows backslashes before it."""
+    text = "bad value [red] in column [age] [/nothing]"
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=terminal, width=200, highlight=False, markup=False)
+    monkeypatch.setattr(federate, "console", console)
+    display = federate._Display(("north",), 1)
+    display.on_event({"event": "failed", "site": "north", "reason": text, "round": 0})
+    console.print(display._picture())
+    (tmp_path / "server.toml").write_text('sites = ["north"]')
+    status = Status(tmp_path)
+    Journal(tmp_path / "log.jsonl", run="run").write("started", pid=0)
+    Journal(tmp_path / "log.jsonl", run="run").write("failed", site="north", reason=text)
+    status.update()
+    console.print(federate_life._picture(status))
+    assert output.getvalue().count(text) == 3
 
 
 def test_a_name_in_a_message_is_harmless_too(tmp_path: Path) -> None:
@@ -62,4 +78,4 @@ def test_a_name_in_a_message_is_harmless_too(tmp_path: Path) -> None:
     server, _ = local_federation(tmp_path, setup, rename, min_sites=2)
     server.run()
     (refused,) = [e for e in read_journal(server.journal.path) if e["event"] == "refused"]
-    assert "\\x1b[31m\\[red]" in refused["reason"]
+    assert "\\x1b[31m[red]" in refused["reason"]

@@ -16,6 +16,7 @@ from fedgen.cli.console import console_for_output
 from fedgen.cli.flower import flower_is_installed
 from fedgen.cli.interrupts import raise_again
 from fedgen.errors import FedgenError
+from fedgen.federate.text import printable
 
 console = console_for_output(markup=False, soft_wrap=True)
 
@@ -188,12 +189,6 @@ def doctor(
         _say(f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong; the lines after -> say what to do.")
         raise typer.Exit(1)
     _say("The site is ready: ./start.sh connects it.")
-
-
-def printable(text: str, most: int = 300) -> str:
-    """Text of others made fit for a terminal: without control characters, and short."""
-    clean = "".join(c if c.isprintable() else "?" for c in text)
-    return clean if len(clean) <= most else clean[: most - 3] + "..."
 
 
 def _say(line: str) -> None:

@@ -19,7 +19,7 @@ from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.replies import AT_ONCE, Replies, SendError, send
 from fedgen.federate.server.roster import Roster, wait_until
-from fedgen.federate.text import harmless
+from fedgen.federate.text import printable
 from fedgen.federate.wire import InvalidMessageError, NotFiniteError
 
 # Seconds that a message stays valid beyond the round's timeout, which starts only when all are sent: Flower must still
@@ -235,7 +235,7 @@ class Exchange:
         return True
 
     def _failed(self, site: int, number: int, reason: str) -> None:
-        self._journal.write("failed", round=number, site=self.roster.name(site), reason=harmless(reason))
+        self._journal.write("failed", round=number, site=self.roster.name(site), reason=printable(reason))
 
     def _failed_here(self, site: int, number: int, error: Exception) -> None:
         """What the site is not to blame for, such as too little memory at the server."""
@@ -244,7 +244,7 @@ class Exchange:
 
     def _strike(self, site: int, number: int, reason: str) -> None:
         name = self.roster.name(site)
-        reason = harmless(reason)
+        reason = printable(reason)
         strikes = self.strikes[name] = self.strikes.get(name, 0) + 1
         self._journal.write("refused", round=number, site=name, reason=reason, strikes=strikes)
         if strikes >= self._settings.strikes:

@@ -16,7 +16,7 @@ from fedgen.federate.journal import Journal
 from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.server.replies import Replies, SendError, send
-from fedgen.federate.text import harmless
+from fedgen.federate.text import printable
 from fedgen.federate.wire import InvalidMessageError, field, records
 
 
@@ -116,7 +116,7 @@ class Roster:
                     raise InvalidMessageError(f"it failed: {reply.error.reason[:300]}")
                 self._assign(node_id, field(records(reply, {"site": ConfigRecord})["site"], "name", str))
             except InvalidMessageError as error:
-                self._journal.write("stranger", node=str(node_id), reason=harmless(str(error)))
+                self._journal.write("stranger", node=str(node_id), reason=printable(str(error)))
                 if isinstance(reply, Exception) or not reply.has_error():
                     self._strangers.add(node_id)
 
@@ -125,7 +125,7 @@ class Roster:
             self._site_of[node_id] = self._members.sites.index(name)
         else:
             self._strangers.add(node_id)
-            self._journal.write("stranger", node=str(node_id), reason=harmless(f"its name is {name[:40]!r}"))
+            self._journal.write("stranger", node=str(node_id), reason=printable(f"its name is {name[:40]!r}"))
 
 
 def wait_until(deadline: float, pause: float) -> bool:
