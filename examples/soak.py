@@ -20,7 +20,6 @@ import sys
 import tempfile
 import threading
 import time
-import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,10 +28,8 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the model is tiny, and a GPU is not for a server and its children
 
-import httpx
 import numpy as np
 import psutil
-from flwr.proto.control_pb2 import RegisterNodeRequest
 from light_site import step
 
 import fedgen
@@ -40,9 +37,9 @@ from fedgen.config import resolve
 from fedgen.core.trees import named
 from fedgen.demo.demo import write_federation
 from fedgen.federate.deploy.folders import Folders, new_folder
-from fedgen.federate.deploy.keys import public_keys
 from fedgen.federate.deploy.process_tree import kill, process_tree
 from fedgen.federate.deploy.processes import Processes, processes_of
+from fedgen.federate.deploy.superlink import register_keys
 from fedgen.federate.journal import GATE_JOURNAL, read_journal, rotated
 from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings
@@ -65,17 +62,6 @@ def setup_of(sites: int, rounds: int) -> Setup:
         "model.hidden": 8, "model.latent": 4, "partition.min_samples": 1,
     }  # fmt: skip
     return prepare(resolve(settings, own={"dataset"}), data)
-
-
-def register(folders: Folders) -> None:
-    """Register all keys in one process; register.sh starts one for each."""
-    connection = tomllib.loads((folders.server / "flower/config.toml").read_text())["superlink"]["federation"]
-    head = {"content-type": "application/protobuf", "accept": "application/protobuf"}
-    with httpx.Client(verify=str(folders.authority / "ca.crt"), trust_env=False, timeout=60) as client:
-        for name, key in public_keys(folders.server / "keys").items():
-            request = RegisterNodeRequest(public_key=key, name=name).SerializeToString()
-            url = f"https://{connection['address']}/v1/control/register-node"
-            client.post(url, content=request, headers=head).raise_for_status()
 
 
 def sizes(processes: Processes, folders: Folders) -> dict[str, float]:
@@ -112,7 +98,7 @@ def federation(folder: Path, setup: Setup, settings: ServerSettings) -> Iterator
     with processes_of(folders, port) as processes:
         processes.start_superlink()
         if not about.exists():
-            register(folders)
+            register_keys(folders.server)
             about.write_text(str(port))
         yield processes, port
 
@@ -139,10 +125,10 @@ def stop_sites(started: "list[subprocess.Popen[bytes]]") -> None:
 
 
 def refusals(folders: Folders) -> dict[str, int]:
-    """What the gate and the server refused, by the reason; names and numbers in it are left out."""
+    """How often the gate and the server refused something, by the reason."""
     paths = [folders.server / GATE_JOURNAL, folders.server / "log.jsonl"]
     log = [event for path in paths for file in (rotated(path), path) for event in read_journal(file)]
-    return dict(Counter(f"{e['event']}: {e.get('reason', '')}" for e in log if e["event"] in ("refused", "strike")))
+    return dict(Counter(str(e.get("reason", "")) for e in log if e["event"] == "refused"))
 
 
 def lost(done: list[dict[str, Any]], finished: list[list[float]]) -> list[dict[str, Any]]:

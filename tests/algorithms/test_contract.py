@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fedgen.algorithms import ALGORITHMS, build
-from fedgen.algorithms.wrap import With
+from fedgen.algorithms.wrap import With, innermost
 from fedgen.config import to_toml
 from fedgen.core import contract
 from fedgen.core.contract import Round
@@ -250,3 +250,45 @@ def test_only_broadcast_and_upload_cross_the_wire(kinds: list[tuple[str, str, st
         simulated = program.advance(inputs, program.init(inputs), 0, 1)
         for ours, theirs in zip(jax.tree.leaves(after), jax.tree.leaves(simulated.server), strict=True):
             np.testing.assert_allclose(ours, theirs[0], rtol=1e-4, atol=1e-5, err_msg=folder.name)
+
+
+ACCUMULATING = [
+    ("fedavg", {}, False),
+    ("fedprox", {}, False),
+    ("feddyn", {}, True),
+    ("feddyn", {"feddyn__mu": 0.0}, False),
+    ("fedopt", {}, True),
+    ("fedopt", {"fedopt__server_momentum": 0.0}, False),
+    ("fedopt", {"fedopt__server": "adam"}, True),
+    ("fedmoments", {}, True),
+    ("fedmoments", {"fedmoments__dyn": 0.0}, False),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "settings", "accumulates"), ACCUMULATING)
+def test_only_whose_server_accumulates_moves_on_after_a_push(
+    algorithm: str, settings: dict[str, Any], accumulates: bool
+) -> None:
+    """All users push in the first round and send back what they got in the second."""
+    setup, made = built(algorithm, active=4, **UNBOUNDED, **settings)
+    form = shapes(made, setup.task).upload
+
+    def after(server: object, number: int, push: float) -> object:
+        sent = named(made.broadcast(server, jnp.int32(number)))
+        leaves = [sent.get(name, jnp.zeros(leaf.shape, leaf.dtype)) for name, leaf in named(form).items()]
+        one = jax.tree.map(lambda a: a + push, jax.tree.unflatten(jax.tree.structure(form), leaves))
+        uploads = jax.tree.map(lambda a: jnp.stack([a] * 4), one)
+        return made.server_update(server, uploads, Round(jnp.int32(number), jnp.arange(4), KEY, _no_proxy))[0]
+
+    pushed = after(made.server_init(KEY), 0, 0.01)
+    later = after(pushed, 1, 0.0)
+    before, now = (named(innermost(server).params) for server in (pushed, later))
+    assert _differ(before, now) == made.needs.accumulates == accumulates
+
+
+def test_control_variates_add_up_and_are_declared_to() -> None:
+    """What one round pushed corrects users' steps in the next ones, in which nobody pushes."""
+    for algorithm, settings in (("scaffold", {}), ("fedmoments", {"fedmoments__control": True})):
+        assert built(algorithm, **settings)[1].needs.accumulates
+    assert not built("fedopt", fedopt__server_momentum=0.0, fedopt__server="sgd")[1].needs.accumulates
+    assert built("fedopt", fedopt__server_momentum=0.0, fedopt__server="adam")[1].needs.accumulates

@@ -251,4 +251,5 @@ def test_what_a_layer_needs_is_added_to_what_its_base_needs() -> None:
     _, base = built("feddfusion")
     layer = wrap(base, needs=Needs(whole_uploads=True))
     assert layer.needs == Needs(proxy=True, whole_uploads=True, individual_uploads=True)
+    assert wrap(layer, needs=Needs(accumulates=True)).needs == Needs(True, True, True, True)
     assert wrap(base).needs == base.needs

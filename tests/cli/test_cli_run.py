@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -210,3 +211,6 @@ def test_list_names_everything(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     shown = capsys.readouterr().out
     for name in (*ALGORITHMS, "paper", "reference", "tuned", "mnist", "cnn", "mlp", "dirichlet"):
         assert name in shown
+    entries = re.split(r"\n  (?=\w)", shown.partition("Presets")[0])
+    accumulate = {entry.split()[0] for entry in entries if "its server accumulates" in " ".join(entry.split())}
+    assert accumulate == {"scaffold", "feddyn", "fedopt", "fedmoments"}

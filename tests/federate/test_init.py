@@ -261,3 +261,26 @@ def test_what_sites_say_of_themselves_is_pointed_out_where_it_counts(
     for preset, said in (("reference", True), ("tuned", False)):
         assert init(monkeypatch, tmp_path / preset, *ARGUMENTS, "--preset", preset) == 0
         assert ("up to 1,000,000 samples" in " ".join(capsys.readouterr().out.split())) == said
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "said"),
+    [
+        ("scaffold", [], True),
+        ("scaffold", ["--aggregation", "multi-krum"], False),
+        ("fedopt", ["--set", "fedopt.server_momentum=0", "--set", "fedopt.server=sgd"], False),
+        ("fedavg", [], False),
+    ],
+)
+def test_a_server_that_accumulates_is_pointed_out_where_nothing_defends_it(
+    algorithm: str,
+    options: list[str],
+    said: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert init(monkeypatch, tmp_path / "f", *ARGUMENTS, "--algorithm", algorithm, *options) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (f"The server of {algorithm} accumulates" in shown) == said
+    assert ("--aggregation multi-krum defends" in shown) == said

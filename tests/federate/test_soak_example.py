@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedgen.federate.deploy.folders import Folders
+from fedgen.federate.journal import Journal
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -15,6 +18,17 @@ def run(script: str, *options: str) -> dict:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
+
+
+def test_what_gate_and_server_refused_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import soak
+
+    for name in ("gate.jsonl", "log.jsonl"):
+        journal = Journal(tmp_path / "server" / name)
+        journal.write("refused", site="site-1", reason="a NaN", strikes=1)
+        journal.write("failed", site="site-1", reason="no answer")
+    assert soak.refusals(Folders(tmp_path)) == {"a NaN": 2}
 
 
 @pytest.mark.slow

@@ -57,4 +57,5 @@ def feddyn(task: fl.Task, federation: fl.Federation, *, mu: fl.Scalar = 0.1) -> 
         local_gradient=local_gradient,
         local_finish=local_finish,
         server_update=server_update,
+        needs=fl.Needs(accumulates=True),
     )

@@ -52,4 +52,5 @@ def fedopt(
         base,
         server_init=lambda key: Optimizer(step.init(base.server_init(key).params)),
         server_update=server_update,
+        needs=fl.Needs(accumulates=server != "sgd" or not is_off(server_momentum)),
     )

@@ -60,4 +60,5 @@ def scaffold(task: fl.Task, federation: fl.Federation) -> fl.Algorithm:
         local_gradient=local_gradient,
         local_finish=local_finish,
         server_update=server_update,
+        needs=fl.Needs(accumulates=True),
     )

@@ -166,13 +166,19 @@ def init(
     if port == superlink_port:
         raise FedgenError(f"--port and --superlink-port are both {port}; SuperLink stands behind the gate, elsewhere")
     check_config(config)
-    Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
+    plan = Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
+    algorithm, federation = plan.configure(plan.hyper)
     place = begin(folder, config, task, server, host=host, port=port, bind=bind, superlink_port=superlink_port)
     console.print(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.")
     if config.weighting == "samples":
         console.print(
             f'weighting is "samples": a site weighs by what it says it has, up to {server.max_samples:,} samples'
             ' (max_samples in server.toml); unless you trust all sites in that, set "uniform" in config.toml.'
+        )
+    if algorithm.needs.accumulates and federation.aggregation == "mean":
+        console.print(
+            f"The server of {plan.name} accumulates: one site that pushes a little in each round can harm the model over"
+            " many rounds, and --aggregation multi-krum defends against that (docs/attacks.md)."
         )
 
 

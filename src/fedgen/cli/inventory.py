@@ -1,7 +1,7 @@
 """The command `fedgen list`."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -15,6 +15,9 @@ from fedgen.models import MODELS
 from fedgen.presets import DESCRIPTIONS
 from fedgen.registry import Registry, summary_of
 
+if TYPE_CHECKING:
+    from fedgen.core.contract import Needs
+
 console = console_for_output()
 
 NEEDS = {
@@ -22,14 +25,16 @@ NEEDS = {
     "whole_uploads": "whole models whatever is shared",
     "individual_uploads": "each upload by itself",
 }  # a field of `Needs` -> in words
+ACCUMULATES = "its server accumulates"
 
 
 def list_() -> None:
     """Show the algorithms, presets, datasets, models and partitions, each with one line.
 
     What an installed plug-in brings is marked with its package. An algorithm that needs each upload by itself, not only
-    their sum, does not go with secure aggregation (nor does any, unless max_update is 0). In place of a name,
-    `package.module:function` can be given to --algorithm, --model and --dataset.
+    their sum, does not go with secure aggregation (nor does any, unless max_update is 0). Where the server accumulates, one
+    user can do harm over many rounds, unless the aggregation is robust. In place of a name, `package.module:function` can
+    be given to --algorithm, --model and --dataset.
     """
     groups: dict[str, Registry[Any] | Mapping[str, str]] = {
         "Algorithms": ALGORITHMS,
@@ -67,12 +72,14 @@ def _notes(registry: Registry[Any], name: str) -> list[str]:
             needs = needs_of(registry[name])
         except Exception as error:  # whatever a plug-in does, the list goes on
             return [*notes, f"cannot be built: {str(error).splitlines()[0]}"]
-        notes += [f"needs {', '.join(needs)}"] if needs else []
+        said = [words for field, words in NEEDS.items() if getattr(needs, field)]
+        notes += [f"needs {', '.join(said)}"] if said else []
+        notes += [ACCUMULATES] if needs.accumulates else []
     return notes
 
 
-def needs_of(builder: Callable[..., Any]) -> list[str]:
-    """What an algorithm declares to need at its default options and without bounds on users (max_update), in words."""
+def needs_of(builder: Callable[..., Any]) -> "Needs":
+    """What an algorithm declares to need at its default options and without bounds on users (max_update)."""
     import jax
 
     from fedgen.algorithms import build
@@ -82,5 +89,4 @@ def needs_of(builder: Callable[..., Any]) -> list[str]:
     task = Task(
         mlp((2,), 2, hidden=2, latent=2), 2, jax.ShapeDtypeStruct((2,), "float32"), lambda x: x, proxy_samples=1
     )
-    needs = build(builder, task, Federation(max_update=0), {})[0].needs
-    return [said for field, said in NEEDS.items() if getattr(needs, field)]
+    return build(builder, task, Federation(max_update=0), {})[0].needs

@@ -174,11 +174,12 @@ class Round(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What an algorithm asks for beyond sums of uploads; `fedgen list` shows it."""
+    """What an algorithm asks for beyond sums of uploads, and of its users' honesty; `fedgen list` shows it."""
 
     proxy: bool = False  # unlabelled samples that the server holds
     whole_uploads: bool = False  # users upload their whole model, whatever `share` says
     individual_uploads: bool = False  # the server looks at each upload, so secure aggregation does not fit
+    accumulates: bool = False  # the server adds up what moves it over the rounds: one user's small pushes, too
 
 
 Pass = Callable[[Tree, Tree, Batch, Local], Tree]  # params, memo, some of the user's data, local -> sums

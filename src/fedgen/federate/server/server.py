@@ -209,7 +209,7 @@ class Server:
             sound = self._is_finite(after, number + 1)
             if sound and (judged is None or accuracy is None or not fell(judged, accuracy)):
                 break
-            for suspect in outliers(uploads)[: _SUSPECTS if sound else 1]:
+            for suspect in outliers(uploads)[:_SUSPECTS]:
                 fewer = {site: upload for site, upload in uploads.items() if site != suspect}
                 again, reported = self._combined(number, state, fewer)
                 better = self._test_accuracy(again)
