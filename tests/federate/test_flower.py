@@ -52,6 +52,9 @@ FIELDS = {
     "PushMessagesResponse": {"reconnect", "results", "objects_to_push", "session_id"},
     "PushObjectRequest": {"node", "run_id", "object_id", "object_content", "session_id"},
     "PushObjectResponse": {"stored"},
+    "NodeInfo": {"node_id", "name", "public_key", "status", "online_until", "heartbeat_interval", "last_activated_at"},
+    "RegisterNodeRequest": {"public_key", "name"},
+    "UnregisterNodeRequest": {"node_id"},
     "SendNodeHeartbeatRequest": {"node", "heartbeat_interval"},
 }
 
@@ -69,8 +72,15 @@ def test_the_metadata_of_a_message_has_what_the_gate_reads() -> None:
 
 def test_superlink_answers_at_the_paths_that_are_used() -> None:
     paths = {path for method, path in flower.PROTOBUF_REQUEST_TYPES if method == "POST"}
-    assert paths >= {*TARGETS, flower.CONTROL_LIST_NODES, flower.CONTROL_LIST_RUNS}
-    assert flower.PROTOBUF_REQUEST_TYPES["POST", flower.CONTROL_LIST_NODES] is flower.ListNodesRequest
+    control = {
+        flower.CONTROL_LIST_NODES: flower.ListNodesRequest,
+        flower.CONTROL_LIST_RUNS: flower.ListRunsRequest,
+        flower.CONTROL_REGISTER_NODE: flower.RegisterNodeRequest,
+        flower.CONTROL_UNREGISTER_NODE: flower.UnregisterNodeRequest,
+    }
+    assert paths >= {*TARGETS, *control}
+    for path, request in control.items():
+        assert flower.PROTOBUF_REQUEST_TYPES["POST", path] is request
 
 
 def test_an_object_is_read_as_flower_wrote_it() -> None:

@@ -78,6 +78,8 @@ from google.protobuf.message import DecodeError
 __all__ = [
     "CONTROL_LIST_NODES",
     "CONTROL_LIST_RUNS",
+    "CONTROL_REGISTER_NODE",
+    "CONTROL_UNREGISTER_NODE",
     "FLEET",
     "FLEET_HTTP_PUBLIC_KEY_HEADER",
     "FLEET_HTTP_SIGNATURE_HEADER",
@@ -140,6 +142,7 @@ __all__ = [
 
 FLEET, RUNTIME = "/v1/fleet/", "/v1/runtime/"  # where SuperLink's interfaces for sites and for apps begin
 CONTROL_LIST_NODES, CONTROL_LIST_RUNS = "/v1/control/list-nodes", "/v1/control/list-runs"
+CONTROL_REGISTER_NODE, CONTROL_UNREGISTER_NODE = "/v1/control/register-node", "/v1/control/unregister-node"
 NODE_ONLINE = NodeStatus.ONLINE
 # What Flower raises of a message that is malformed, and of nothing else; memory that is short, say, is none of these.
 UNPACKING_ERRORS = (

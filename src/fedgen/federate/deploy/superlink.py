@@ -12,6 +12,9 @@ from fedgen.federate.deploy.folders import CONNECTION
 from fedgen.federate.deploy.keys import public_keys
 from fedgen.federate.deploy.turns import changing
 from fedgen.federate.flower import (
+    CONTROL_LIST_NODES,
+    CONTROL_REGISTER_NODE,
+    CONTROL_UNREGISTER_NODE,
     PROTOBUF_MEDIA_TYPE,
     ListNodesRequest,
     ListNodesResponse,
@@ -47,20 +50,20 @@ class SuperLink:
 
     def nodes(self) -> list[NodeInfo]:
         """The nodes that are registered now."""
-        found = ListNodesResponse.FromString(self._ask("list-nodes", ListNodesRequest()))
+        found = ListNodesResponse.FromString(self._ask(CONTROL_LIST_NODES, ListNodesRequest()))
         return [node for node in found.nodes_info if node.status != NodeStatus.UNREGISTERED]
 
     def register(self, name: str, public_key: bytes) -> None:
         """Register a key under the name of a site."""
-        answer = self._ask("register-node", RegisterNodeRequest(public_key=public_key, name=name))
+        answer = self._ask(CONTROL_REGISTER_NODE, RegisterNodeRequest(public_key=public_key, name=name))
         RegisterNodeResponse.FromString(answer)
 
     def unregister(self, node_id: int) -> None:
         """Disconnect a node, whose key is never taken again."""
-        UnregisterNodeResponse.FromString(self._ask("unregister-node", UnregisterNodeRequest(node_id=node_id)))
+        UnregisterNodeResponse.FromString(self._ask(CONTROL_UNREGISTER_NODE, UnregisterNodeRequest(node_id=node_id)))
 
-    def _ask(self, what: str, request: Any) -> bytes:
-        url = f"http{'s' if self._tls else ''}://{self._address}/v1/control/{what}"
+    def _ask(self, path: str, request: Any) -> bytes:
+        url = f"http{'s' if self._tls else ''}://{self._address}{path}"
         form = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
         try:
             with httpx.Client(verify=self._trusted, trust_env=False, timeout=_TIMEOUT) as client:
@@ -68,7 +71,7 @@ class SuperLink:
         except httpx.HTTPError as error:
             raise NotRunningError(f"SuperLink does not answer at {self._address}: {error}") from error
         if answer.status_code != 200:
-            raise FedgenError(f"SuperLink refused {what}: {answer.status_code} {answer.text[:200]}")
+            raise FedgenError(f"SuperLink refused {path}: {answer.status_code} {answer.text[:200]}")
         return answer.content
 
 
