@@ -35,7 +35,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     begin(
         root, config, TaskSettings(classes=4, sample=(8, 8, 1)),
         ServerSettings(sites=("north", "south", "gone"), min_sites=1),
-        host="localhost", port=1, bind="", superlink_port=2,
+        host="localhost", port=1, bind="127.0.0.1", superlink_port=2,
     )  # fmt: skip
     remove_site(Folders(root), "gone")
     shutil.rmtree(root / "sites/gone")
