@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -10,6 +11,7 @@ from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Tree
 from fedgen.core.trees import named, nbytes
 from fedgen.federate import wire
+from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings
 from fedgen.federate.wire import InvalidMessageError, NotFiniteError
 
@@ -23,19 +25,18 @@ _SCORE = ("correct", "total", "correct_seen", "total_seen", "matching")
 def checked_update(
     reply: Message,
     question: ConfigRecord,
-    form: Tree,
+    plan: Plan,
     algorithm: Algorithm,
     settings: ServerSettings,
-    config: RunConfig,
 ) -> tuple[Tree, float | None]:
     """The upload and the training loss of a reply, after all checks."""
+    form, config = plan.forms.upload, plan.config
     _check_size(reply, largest_update(form))
     content = wire.records(reply, {"upload": ArrayRecord, "about": ConfigRecord, "metrics": MetricRecord})
     _check_reply_to(content["about"], question)
     upload = wire.decode(content["upload"], form)
     _check_counts(upload, settings.max_samples, _most_draws(settings.max_samples, config))
-    if not config.dp_noise:  # noise may make a small variance negative
-        _check_variances(upload)
+    _check_not_negative(upload, plan.never_negative)
     for problem, found in (algorithm.check_upload(upload) if algorithm.check_upload else {}).items():
         if bool(found):
             raise InvalidMessageError(problem)
@@ -115,8 +116,9 @@ def _check_counts(upload: Tree, most_samples: int, most_drawn: float) -> None:
             raise InvalidMessageError(f"{name} has counts from {leaf.min()} to {leaf.max()}")
 
 
-def _check_variances(upload: Tree) -> None:
-    """Refuse negative variances: averaged, they would make every prediction NaN."""
-    for name, leaf in named(upload).items():
-        if name.endswith("['variance']") and leaf.min() < 0:
-            raise InvalidMessageError(f"{name} has a negative variance")
+def _check_not_negative(upload: Tree, names: Sequence[str]) -> None:
+    """Refuse negative variances, say: averaged, they would make every prediction NaN."""
+    arrays = named(upload)
+    for name in names:
+        if (arrays[name] < 0).any():
+            raise InvalidMessageError(f"{name} has a negative number, and no training makes it negative")

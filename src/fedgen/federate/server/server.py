@@ -290,8 +290,7 @@ class Server:
 
         def take(reply: Message, question: ConfigRecord) -> Update:
             self.run_state.bytes_up += wire.size(reply.content)
-            form = self.plan.forms.upload
-            return checked_update(reply, question, form, self._algorithm, self.settings, self.config)
+            return checked_update(reply, question, self.plan, self._algorithm, self.settings)
 
         updates: dict[int, Update] = {}
         asked: Counter[int] = Counter()  # how often, in this round
