@@ -141,7 +141,7 @@ class Fuzzer:
         reply = Message(content, reply_to=self.message)
         settings: ServerSettings = self.server.settings
         try:
-            upload, *_ = checked_update(reply, self.question, self.form, self.algorithm, settings, self.server.config)
+            upload, *_ = checked_update(reply, self.question, self.server.plan, self.algorithm, settings)
         except InvalidMessageError as error:
             self.reason = str(error)
             return False

@@ -1,26 +1,36 @@
 """A site's message that is not what was due is refused, with the reason, and changes nothing."""
 
 import io
+import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import equinox as eqx
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+import torch
+from flax import nnx
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from local_federation import local_federation
 
+import fedgen
 from fedgen.algorithms.wrap import With
+from fedgen.config import resolve
 from fedgen.core.trees import nbytes
 from fedgen.federate import wire
 from fedgen.federate.journal import read_journal
 from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings
-from fedgen.federate.server.checks import _check_variances, checked_score, checked_update
-from fedgen.federate.wire import InvalidMessageError
-from helpers import same_bits, small_setup
+from fedgen.federate.server.checks import checked_score, checked_update
+from fedgen.federate.wire import InvalidMessageError, NotFiniteError
+from fedgen.models import MODELS
+from fedgen.models.adapt import as_model
+from fedgen.simulator.setup import prepare
+from helpers import SMALL, same_bits, small_data, small_setup
 
 SETTINGS = ServerSettings(sites=("a", "b"))
 QUESTION = {"run": "0123456789abcdef", "round": 3, "site": 0, "ticket": "feedfeedfeedfeed"}
@@ -55,7 +65,7 @@ def check(plan: Plan, content: RecordDict) -> Any:
     reply = Message(content, reply_to=Message(RecordDict(), 1, "train"))
     algorithm, _ = plan.configure(plan.hyper)
     question = ConfigRecord(dict(QUESTION))
-    return checked_update(reply, question, plan.forms.upload, algorithm, SETTINGS, plan.config)[0]
+    return checked_update(reply, question, plan, algorithm, SETTINGS)[0]
 
 
 def change(name: str, f: Callable[[np.ndarray], np.ndarray]) -> Callable[[RecordDict], None]:
@@ -410,13 +420,100 @@ def test_a_reply_that_cannot_be_unpacked_or_names_another_question_costs_a_strik
     assert [sorted(e["sites"]) for e in events if e["event"] == "done"] == [["site-0", "site-2"]] * 2
 
 
-def test_a_negative_variance_is_refused() -> None:
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        return nn.Dense(4)(nn.BatchNorm(use_running_average=not train)(x.reshape(len(x), -1)))
+
+
+class Nnx(nnx.Module):
+    def __init__(self, key: jax.Array, size: int) -> None:
+        self.norm, self.head = nnx.BatchNorm(size, rngs=nnx.Rngs(key)), nnx.Linear(size, 4, rngs=nnx.Rngs(key))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.head(self.norm(x.reshape(len(x), -1)))
+
+
+class Equinox(eqx.Module):
+    norm: eqx.nn.BatchNorm
+    head: eqx.nn.Linear
+
+    def __init__(self, key: jax.Array, mode: Literal["ema", "batch"]) -> None:
+        self.norm, self.head = eqx.nn.BatchNorm(64, "batch", mode=mode), eqx.nn.Linear(64, 4, key=key)
+
+    def __call__(self, x: jax.Array, state: eqx.nn.State) -> tuple[jax.Array, eqx.nn.State]:
+        x, state = self.norm(x.ravel(), state)
+        return self.head(x), state
+
+
+def by_hand(_: Any, classes: int) -> fedgen.Model:
+    cnn = MODELS["cnn"]((8, 8, 1), classes)
+    assert cnn.never_negative == ("['norm0']['variance']", "['norm1']['variance']")
+    return cnn._replace(never_negative=("['norm1']['mean']",))  # what they have in common
+
+
+# What makes the network, an algorithm, and an array of its upload that is never negative.
+NORMS: dict[str, tuple[Any, str, str]] = {
+    "own": (MODELS["cnn"], "fedavg", ".statistics['norm1']['variance']"),
+    "own, residual": (MODELS["resnet"], "fedavg", ".statistics['stage2block0b-norm']['variance']"),
+    "linen": (lambda *_: Linen(), "fedgen", ".base.statistics['batch_stats/BatchNorm_0/var']"),
+    "nnx": (lambda key: Nnx(key, 64), "fedavg", ".statistics['norm.var']"),
+    "equinox": (lambda key: Equinox(key, "ema"), "scaffold", ".base.statistics['norm.ema_state_index.1']"),
+    "equinox, batch": (lambda key: Equinox(key, "batch"), "fedavg", ".statistics['norm.batch_state_index.1']"),
+    "equinox, counter": (lambda key: Equinox(key, "batch"), "fedavg", ".statistics['norm.batch_counter']"),
+    "torch": (
+        lambda *_: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 4)),
+        "fedavg",
+        ".statistics['1.running_var']",
+    ),
+    "by hand": (by_hand, "fedavg", ".statistics['norm1']['mean']"),
+}
+
+
+def plan_of(network: Any, algorithm: str, **settings: Any) -> Plan:
+    small = {key: value for key, value in SMALL.items() if not key.startswith("model")}
+    config = resolve(small, {"algorithms": [algorithm], "model": "own", **settings}, own={"dataset", "model"})
+    setup = prepare(config, small_data(), as_model(network, jax.ShapeDtypeStruct((8, 8, 1), np.float32), 4))
+    return Plan(setup.config, setup.task)
+
+
+@pytest.mark.filterwarnings("ignore:When `eqx.nn.BatchNorm")
+@pytest.mark.parametrize("kind", NORMS)
+def test_a_variance_that_is_negative_is_refused(kind: str) -> None:
     """Averaged, it would make every prediction a NaN, though all that was sent is finite."""
-    sent = {"norm0": {"mean": np.array([-1.0, 2.0]), "variance": np.array([0.0, 2.0])}}
-    _check_variances(sent)
-    sent["norm0"]["variance"][1] = -1e-3
-    with pytest.raises(InvalidMessageError, match="negative variance"):
-        _check_variances(sent)
+    network, algorithm, name = NORMS[kind]
+    plan = plan_of(network, algorithm)
+    content = honest(plan) if algorithm == "fedgen" else honest_of(zeros(plan.forms.upload))
+    for other in set(content["upload"]) - set(plan.never_negative):
+        if ".statistics" in other:
+            content["upload"][other] = Array(np.asarray(content["upload"][other].numpy() - 1))
+    check(plan, content)
+    numbers = np.array(content["upload"][name].numpy())
+    numbers.flat[-1] = -1e-6
+    content["upload"][name] = Array(numbers)
+    with pytest.raises(InvalidMessageError, match=re.escape(f"{name} has a negative number")) as error:
+        check(plan, content)
+    assert not isinstance(error.value, NotFiniteError), "it is a strike"
+
+
+@pytest.mark.parametrize(("share", "sent"), [("all", 2), ("extractor", 2), ("predictor", 0)])
+def test_what_is_not_sent_is_not_checked(share: str, sent: int) -> None:
+    assert len(plan_of(MODELS["cnn"], "fedprox", share=share).never_negative) == sent
+    assert len(plan_of(MODELS["cnn"], "fedavg", share=share, statistics="local").never_negative) == sent
+
+
+def test_a_site_that_sends_a_negative_variance_gets_a_strike(tmp_path: Path) -> None:
+    def below(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site == 1 and "upload" in content:
+            name = ".statistics['norm1']['variance']"
+            content["upload"][name] = Array(-content["upload"][name].numpy())
+        return content
+
+    setup = small_setup("fedavg", model="cnn", users=3, active=3, rounds=1)
+    server, _ = local_federation(tmp_path, setup, below)
+    server.run()
+    (refused,) = [e for e in read_journal(server.journal.path) if e["event"] == "refused"]
+    assert (refused["site"], refused["strikes"]) == ("site-1", 1)
 
 
 def load(path: Path, plan: Plan) -> object:

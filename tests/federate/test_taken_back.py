@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from flwr.app import Array, Message, RecordDict
@@ -14,9 +15,22 @@ from fedgen.algorithms.feddyn import Drift
 from fedgen.algorithms.scaffold import Control
 from fedgen.algorithms.wrap import With
 from fedgen.federate.journal import read_journal
-from fedgen.federate.server.judge import fell, outliers, rose
+from fedgen.federate.plan import Plan
+from fedgen.federate.server.judge import (
+    Judgement,
+    Unjudged,
+    any_samples,
+    broken,
+    fell,
+    loss_rose,
+    mended,
+    most,
+    outliers,
+    rose,
+)
 from fedgen.federate.server.server import Server
 from fedgen.federate.server.status import Status
+from fedgen.models import layers
 from fedgen.runs.checkpoint import load_tree
 from helpers import same_bits, small_setup
 
@@ -35,6 +49,10 @@ def shot(number: str, size: float) -> Tamper:
     return tamper
 
 
+def zeros(forms: Any) -> Any:
+    return jax.tree.map(lambda form: np.zeros(form.shape, form.dtype), forms)
+
+
 def events(server: Server, kind: str) -> list[dict[str, Any]]:
     return [e for e in read_journal(server.journal.path) if e["event"] == kind]
 
@@ -51,6 +69,57 @@ def test_what_is_clearly_broken() -> None:
     assert rose(0.5, float("nan"))
     assert not rose(0.1, 0.9)
     assert not rose(1.0, 2.5)
+
+
+def test_a_model_that_predicts_no_numbers_is_broken_where_it_did_before() -> None:
+    good, blind = Judgement(finite=True, accuracy=80.0), Judgement(finite=True, predicts=False, accuracy=10.0)
+    assert broken(good, Judgement(finite=False)) == "the model was not finite"
+    assert broken(good, blind) == "the model's predictions were not finite"
+    assert broken(blind, blind) == ""
+    assert broken(good, good._replace(accuracy=30.0)) == "the accuracy fell from 80.0 to 30.0 %"
+    assert broken(good, good._replace(accuracy=None)) == ""
+    assert mended(good, blind, blind), "one suspect goes after the other"
+
+
+def test_without_a_suspect_at_least_half_of_the_accuracy_is_back() -> None:
+    """A little more accuracy is what any other cohort may have."""
+    good, bad = Judgement(finite=True, accuracy=80.0), Judgement(finite=True, accuracy=20.0)
+    assert not mended(good, bad, bad._replace(accuracy=49.0))
+    assert mended(good, bad, bad._replace(accuracy=50.0))
+
+
+def test_no_single_site_moves_the_loss_by_which_a_round_is_judged() -> None:
+    assert loss_rose(0.5, [0.4, 3.0, 3.0])
+    assert not loss_rose(0.5, [0.4, 0.5, 1e6])
+    assert not loss_rose(0.5, [3.0, 3.0]), "too few"
+    assert not loss_rose(None, [3.0, 3.0, 3.0])
+
+
+def test_half_of_the_sites_are_not_most_of_them() -> None:
+    assert most(3, 5)
+    assert most(3, 4)
+    assert not most(2, 4)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "float32"])
+def test_samples_of_the_tasks_form(dtype: str) -> None:
+    form = jax.ShapeDtypeStruct((3, 5), np.dtype(dtype))
+    x = any_samples(form, 4)
+    assert (x.shape, x.dtype) == ((4, 3, 5), form.dtype)
+    if dtype.startswith("uint"):
+        assert x.max() > 0.8 * np.iinfo(dtype).max
+    else:
+        assert 0 <= x.min() < x.max() <= 1
+
+
+def test_a_round_of_two_updates_is_not_taken_back_whatever_the_least(tmp_path: Path) -> None:
+    setup = small_setup("fedavg")
+    plan = Plan(setup.config, setup.task)
+    unjudged, upload = Unjudged(tmp_path, plan.forms), zeros(plan.forms.upload)
+    for number, sites in enumerate([(0, 1), (0, 1, 2), (0, 1, 2)]):
+        unjudged.keep(number, zeros(plan.forms.server), dict.fromkeys(sites, upload), taken_back=number == 2)
+    assert [unjudged.can_lose_one(number, 1) for number in range(4)] == [False, True, False, False]
+    assert not unjudged.can_lose_one(1, 3)
 
 
 def test_the_outlier_is_the_one_far_from_the_median() -> None:
@@ -161,6 +230,63 @@ def test_a_round_after_which_most_sites_diverge_is_taken_back_whatever_the_test_
     without, _ = local_federation(tmp_path / "silent", setup, silent)
     without.run()
     assert same_bits(state(server, 4), state(without, 4))
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_round_after_which_the_model_predicts_no_numbers_is_taken_back(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A negative variance that the model does not know of: all that is sent is finite, and so are the losses."""
+    monkeypatch.setattr(layers, "variances", lambda norms: ())
+    setup = small_setup("fedavg", model="cnn", **{**UNBOUNDED, "rounds": number + 1})
+
+    def negative(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if site == 1 and "upload" in content and message.metadata.group_id == str(number):
+            name = ".statistics['norm1']['variance']"
+            content["upload"][name] = Array(content["upload"][name].numpy() - np.float32(20))
+        return content
+
+    server, _ = local_federation(tmp_path, setup, negative, test="")
+    server.run()
+    (taken,) = events(server, "taken back")
+    assert (taken["round"], taken["without"]) == (number, "site-1")
+    assert taken["reason"].startswith("the model's predictions were not finite; it is done again without")
+    assert state(server, number + 1).statistics["norm1"]["variance"].min() > 0
+    assert [len(e["sites"]) for e in events(server, "done")] == [4] * number + [3]
+
+
+def test_what_one_site_says_of_its_loss_moves_nothing(tmp_path: Path) -> None:
+    def lying(site: int, message: Message, content: RecordDict) -> RecordDict:
+        content["metrics"]["loss"] = 1e6 if site == 1 else 0.5
+        return content
+
+    server, _ = local_federation(tmp_path, small_setup("fedavg", users=3, active=3, rounds=1), lying)
+    server.run()
+    assert server.run_state.loss == 0.5
+
+
+def test_with_differential_privacy_no_uploads_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guarantee is for what is sent; who reads the server's disk later is not to find it there."""
+    monkeypatch.setattr(Unjudged, "forget", lambda *_: None)
+    private = {"dp_clip": 0.5, "dp_noise": 4.0}
+    server, _ = local_federation(tmp_path, small_setup("fedavg", users=3, active=3, rounds=1, **private))
+    server.run()
+    assert not list(server.path.glob("round*.safetensors"))
+
+
+def test_the_corrected_model_is_judged_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the accuracy of the broken one, which nothing can fall from, would hide what the next round does."""
+    monkeypatch.setattr(Unjudged, "forget", lambda *_: None)
+    server, _ = local_federation(tmp_path, small_setup("fedavg", **UNBOUNDED))
+    server.run()
+    _, uploads = server._unjudged.load(3)
+    server._judgement = Judgement(finite=True, accuracy=10.0)
+    with server.run_folder:
+        corrected = server._last_round_taken_back(4)
+    suspect = outliers(uploads)[0]
+    uploads[suspect] = jax.tree.map(lambda a: np.float32(-30) * a, uploads[suspect])
+    server._aggregated(4, corrected, uploads)
+    assert [e["round"] for e in events(server, "taken back")] == [3, 4]
 
 
 @pytest.mark.slow

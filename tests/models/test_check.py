@@ -70,6 +70,7 @@ def config() -> Any:
         (wrong(extract=lambda w, s, x, train: (jnp.ones((2, 5)), ())), "statistics of another form"),
         (wrong(extract=lambda w, s, x, train: (jnp.ones((2, 6 if train else 5)), s)), "of another shape or type in"),
         (wrong(extract=lambda w, s, x, train: (x @ w, s)), r"does not take samples of shape \(8, 8, 1\) of float32: "),
+        (wrong(never_negative=("['variance']",)), r"\['variance'\] are never negative; it has \['mean'\]$"),
         (wrong(extract=lambda w, s, x: (x, s)), "does not take samples .*positional arguments"),
         (wrong(random=True), "does not take samples .*positional arguments"),
         (nn.Dense(4), "what layer '' gets is an array"),

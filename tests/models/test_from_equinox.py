@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import fedgen
-from fedgen.core.trees import mean, stack
+from fedgen.core.trees import mean, named, stack
 from fedgen.errors import FedgenError
 from fedgen.models import from_equinox
 from helpers import SMALL, small_data
@@ -226,3 +226,34 @@ def test_the_example_in_the_docstring() -> None:
     found = doctest.testmod(from_equinox)
     assert found.attempted
     assert not found.failed
+
+
+class Stateful(eqx.Module):
+    """BatchNorm, and another layer with state."""
+
+    norms: list[eqx.nn.BatchNorm]
+    spectral: eqx.nn.SpectralNorm
+    head: eqx.nn.Linear
+
+    def __init__(self, key: jax.Array) -> None:
+        keys = jax.random.split(key, 3)
+        modes: tuple[Mode, ...] = ("ema", "batch")
+        self.norms = [eqx.nn.BatchNorm(3, axis_name="samples", mode=mode) for mode in modes]
+        self.spectral = eqx.nn.SpectralNorm(eqx.nn.Linear(3, 3, key=keys[0]), "weight", key=keys[1])
+        self.head = eqx.nn.Linear(3, 4, key=keys[2])
+
+    def __call__(self, x: jax.Array, state: eqx.nn.State) -> tuple[jax.Array, eqx.nn.State]:
+        for layer in (*self.norms, self.spectral):
+            x, state = layer(x, state)
+        return self.head(x), state
+
+
+def test_the_variances_of_batch_norm_and_its_counter_are_never_negative() -> None:
+    model = fedgen.from_equinox(Stateful, "head", sample=(3,))
+    assert set(model.never_negative) == {
+        "['norms.0.ema_state_index.1']",
+        "['norms.1.batch_state_index.1']",
+        "['norms.1.batch_counter']",
+    }
+    assert set(model.never_negative) < set(named(model.init(KEY)[1]))
+    assert fedgen.from_equinox(lambda key: eqx.nn.Linear(3, 4, key=key), sample=(3,)).never_negative == ()

@@ -14,6 +14,7 @@ from flax import nnx
 from flax.traverse_util import unflatten_dict
 
 import fedgen
+from fedgen.core.trees import named
 from fedgen.errors import FedgenError
 from fedgen.models import from_flax
 from helpers import SMALL, small_data
@@ -312,3 +313,30 @@ def test_the_example_in_the_docstring() -> None:
     found = doctest.testmod(from_flax)
     assert found.attempted
     assert not found.failed
+
+
+class Inner(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        return nn.BatchNorm(use_running_average=not train)(nn.Dense(5)(x))
+
+
+class Norms(nn.Module):
+    """BatchNorm by any name, also inside another module; and a variable called var that is none of its own."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        x = nn.BatchNorm(use_running_average=not train, name="first")(x.reshape(len(x), -1))
+        x = x + self.variable("batch_stats", "var", lambda: -jnp.ones(64)).value
+        return nn.Dense(4, name="head")(Inner(name="inner")(x, train))
+
+
+def test_the_variances_of_batch_norm_are_never_negative() -> None:
+    linen, in_nnx = fedgen.from_flax(Norms(), sample=X[0]), fedgen.from_flax(made, sample=X[0])
+    assert linen.never_negative == ("['batch_stats/first/var']", "['batch_stats/inner/BatchNorm_0/var']")
+    assert in_nnx.never_negative == ("['norm.var']",)
+    for model in (linen, in_nnx):
+        assert set(model.never_negative) < set(named(model.init(KEY)[1]))
+    two = fedgen.from_flax(lambda key: nnx.BatchNorm(4, rngs=nnx.Rngs(key)), nn.Dense(4), sample=(4,))
+    assert two.never_negative == ("['var']",)
+    assert fedgen.from_flax(nn.Dense(4), sample=(4,)).never_negative == ()

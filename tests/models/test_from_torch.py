@@ -20,6 +20,7 @@ import fedgen.models.torch
 from fedgen.config import resolve
 from fedgen.core.contract import Model, Params
 from fedgen.core.losses import cross_entropy
+from fedgen.core.trees import named
 from fedgen.errors import FedgenError
 from fedgen.models.torch.layout import as_module_takes
 from fedgen.models.torch.registry import OPERATIONS
@@ -551,3 +552,33 @@ def test_without_torch_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(FedgenError, match="needs PyTorch"):
         fedgen.from_torch(object(), sample=(4,))  # type: ignore[arg-type]
+
+
+def test_the_running_variances_of_norms_are_never_negative() -> None:
+    class Whitened(nn.Module):
+        """Not a norm of PyTorch's: nobody knows what it calls a variance."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("running_var", -torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                self.running_var.mul_(0.5)
+            return x + self.running_var
+
+    norms = [nn.InstanceNorm2d(2, track_running_stats=True), nn.BatchNorm2d(2, affine=False), nn.InstanceNorm2d(2)]
+    fixed = nn.BatchNorm2d(2, track_running_stats=False)
+    layers = [nn.Conv2d(1, 2, 3), *norms, fixed, nn.Flatten(), nn.Linear(72, 6), nn.BatchNorm1d(6), Whitened()]
+    model = fedgen.from_torch(nn.Sequential(*layers, nn.Linear(6, 4)), sample=(1, 8, 8))
+    assert set(model.never_negative) == {"['1.running_var']", "['2.running_var']", "['7.running_var']"}
+    assert set(model.never_negative) < set(named(model.init(KEY)[1]))
+
+
+@pytest.mark.parametrize("eps", [1e-5, 3e-5, 1e-3])
+def test_the_running_variance_of_what_is_always_the_same_is_not_negative(eps: float) -> None:
+    """As the borders of MNIST's images are: rounding alone would make it so, and the site a liar."""
+    x, nothing, one = jnp.full((8, 3), 0.1), jnp.zeros(3), jnp.ones(3)
+    operation = OPERATIONS["aten._native_batch_norm_legit_functional.default"].function
+    variance = operation(x, one, nothing, nothing, nothing, True, 0.1, eps)[4]
+    assert (variance >= 0).all()

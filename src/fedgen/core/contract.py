@@ -40,7 +40,9 @@ class Model(NamedTuple):
     draws at random in training (dropout) says so with `random`: its `extract(..., train, key=None)` gets another key
     for each step. `state_dict(params, statistics)` gives parameters and statistics under the names that the network's
     own framework knows, as NumPy arrays, or as tensors where that is PyTorch; None where there is no such framework.
-    `framework` is that framework: torch, flax, equinox.
+    `framework` is that framework: torch, flax, equinox. `never_negative` names those of the statistics that no training
+    makes negative, such as variances, by their paths: `("['norm0']['variance']",)`. A federation refuses an upload in
+    which one of them is.
     """
 
     init: Callable[[Array], tuple[Params, Tree]]
@@ -49,6 +51,7 @@ class Model(NamedTuple):
     random: bool = False
     state_dict: Callable[[Params, Tree], dict[str, Any]] | None = None
     framework: str = ""
+    never_negative: tuple[str, ...] = ()
 
     def extract_in_training(self, extractor: Tree, statistics: Tree, x: Array, key: Array | None) -> tuple[Array, Tree]:
         """`extract` in training mode, with the key where the network uses one.

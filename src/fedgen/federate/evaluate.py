@@ -18,6 +18,7 @@ class Tester:
 
     def __init__(self, predict: Callable[..., Array], task: Task) -> None:
         self._classes = task.classes
+        self._finite = jax.jit(lambda part, *model: jnp.isfinite(predict(*model, task.prepare(part))).all())
         self._labels = jax.jit(lambda part, *model: jnp.argmax(predict(*model, task.prepare(part)), axis=-1))
 
     def __call__(self, x: NDArray[Any], y: NDArray[np.int32], *model: Tree) -> NDArray[np.int64]:
@@ -29,3 +30,8 @@ class Tester:
                 truth = y[start : start + CHUNK]
                 counts += np.bincount(truth[found == truth], minlength=self._classes)
         return counts
+
+    def is_finite(self, x: NDArray[Any], *model: Tree) -> bool:
+        """Whether all that is predicted for these samples is."""
+        with jax.default_matmul_precision("highest"):
+            return bool(self._finite(x, *model))

@@ -11,6 +11,7 @@ from fedgen.algorithms import ALGORITHMS, build
 from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Round, Task, Tree
 from fedgen.core.streams import stream
+from fedgen.core.trees import named
 from fedgen.core.wires import wires
 from fedgen.models.check import check_model
 from fedgen.runs.options import options_for
@@ -31,6 +32,9 @@ class Plan:
         # Whether sites add noise to what they send.
         self.has_noise = bool(config.dp_noise) or self.configure(self.hyper)[0].add_noise is not None
         self.forms = jax.eval_shape(lambda hyper: wires(self.configure(hyper)[0], task, self._model_key), self.hyper)
+        # The arrays of an upload that the model says are never negative.
+        endings = tuple(f".statistics{name}" for name in task.model.never_negative)
+        self.never_negative = tuple(name for name in named(self.forms.upload) if name.endswith(endings))
 
     def configure(self, hyper: Mapping[str, Any]) -> tuple[Algorithm, Federation]:
         """The algorithm with these values, which may be traced."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgen.core.contract import Array, Params, Task, Tree
+from fedgen.core.trees import named
 from fedgen.errors import FedgenError
 
 _BATCH = 2  # samples that the shapes are found with
@@ -22,6 +23,11 @@ def check_model(task: Task) -> None:
     with saying("the model's init fails"):
         made = jax.eval_shape(model.init, key)
     params, statistics = _checked_start(made)
+    if unknown := set(model.never_negative) - set(named(statistics)):
+        raise FedgenError(
+            f"the model says that its statistics {min(unknown)} are never negative; it has"
+            f" {', '.join(named(statistics)) or 'none'}"
+        )
     with saying("the samples cannot be prepared"):
         x = jax.eval_shape(task.prepare, jax.ShapeDtypeStruct((_BATCH, *task.sample.shape), task.sample.dtype))
     samples = f"samples of shape {task.sample.shape} of {x.dtype}"

@@ -63,7 +63,8 @@ def cnn(
                 h = layers.max_pool(h)
         return dispatch.linear_of_columns(params["linear"], h.reshape(-1, h.shape[-1]), train), updated
 
-    return Model(init, extract, layers.linear)
+    variances = layers.variances(f"norm{i}" for i in range(len(widths)))
+    return Model(init, extract, layers.linear, never_negative=variances)
 
 
 def mlp(sample: Sequence[int], classes: int, *, hidden: Count = 200, latent: Count = 32) -> Model:

@@ -65,7 +65,7 @@ def equinox_network(given: Any) -> Network:
         return Ran(output, {name: new[name] for name in state}, called, seen)
 
     layers = dict.fromkeys(name.rpartition(".")[0] for name in numbers.parameters)
-    return Network(kind, init_of(everything, numbers), run, tuple(layers))
+    return Network(kind, init_of(everything, numbers), run, tuple(layers), _never_negative(form, states))
 
 
 def _traced_apart(f: Callable[..., Any], *arguments: Any) -> Any:
@@ -156,10 +156,22 @@ def _state_names(module: Any, state: Any) -> list[str]:
     ]
 
 
+def _norms(module: Any) -> dict[str, eqx.nn.BatchNorm]:
+    """The BatchNorm layers."""
+    found = jax.tree_util.tree_flatten_with_path(module, is_leaf=lambda part: isinstance(part, eqx.nn.BatchNorm))[0]
+    return {_name(place): part for place, part in found if isinstance(part, eqx.nn.BatchNorm)}
+
+
+def _never_negative(module: Any, states: Sequence[str]) -> tuple[str, ...]:
+    """The variances of BatchNorm, and in mode "batch" its counter, by which the sum of variances is divided."""
+    own = ("ema_state_index.1", "batch_state_index.1", "batch_counter")
+    names = {".".join(filter(None, [norm, name])) for norm in _norms(module) for name in own}
+    return tuple(name for name in states if name in names)
+
+
 def _batch_axis(module: Any) -> Any:
     """What BatchNorm layers call the axis of the samples."""
-    norms = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, eqx.nn.BatchNorm))
-    axes = {norm.axis_name for norm in norms if isinstance(norm, eqx.nn.BatchNorm)}
+    axes = {norm.axis_name for norm in _norms(module).values()}
     if len(axes) > 1:
         raise FedgenError(f"the BatchNorm layers name several axes ({sorted(map(str, axes))}); samples are along one")
     return next(iter(axes), "batch")

@@ -30,8 +30,18 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
         x = jnp.zeros((1, *form.shape), form.dtype)
         return flatten_dict(nn.unbox(module.init(key, x, **mode_arguments(module.__call__, False))), sep="/")
 
+    variances: dict[str, None] = {}
+
+    def find_variances(call: Any, arguments: Any, named: Any, context: nn.module.InterceptorContext) -> Any:
+        if isinstance(context.module, nn.BatchNorm):
+            variances["/".join(("batch_stats", *context.module.path, "var"))] = None
+        return call(*arguments, **named)
+
     kind = f"the Flax network {type(module).__name__}"
-    with saying(f"{kind} does not take samples of shape {form.shape} of {form.dtype}"):
+    with (
+        saying(f"{kind} does not take samples of shape {form.shape} of {form.dtype}"),
+        nn.intercept_methods(find_variances),
+    ):
         numbers = sort_numbers(everything, lambda name: name.startswith(_PARAMS))
     changing = sorted({name.partition("/")[0] for name in numbers.state})  # collections
 
@@ -63,4 +73,4 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
 
     inner = (name.removeprefix(_PARAMS).replace("/", ".") for name in numbers.parameters)
     layers = dict.fromkeys(name.rpartition(".")[0] for name in inner)
-    return Network(kind, init_of(everything, numbers), run, tuple(layers))
+    return Network(kind, init_of(everything, numbers), run, tuple(layers), tuple(variances))

@@ -32,6 +32,10 @@ def nnx_network(make: Callable[[Array], nnx.Module]) -> Network:
     streams = [place for place, leaf in leaves.items() if isinstance(leaf, nnx.RngState)]
     trained = {_name(place) for place, leaf in leaves.items() if isinstance(leaf, nnx.Param)}
 
+    variances = tuple(
+        _name(place) for place in leaves if place[-1] == "var" and isinstance(_at(module, place[:-1]), nnx.BatchNorm)
+    )
+
     def everything(key: Array) -> Named:
         return {_name(p): _value(leaf) for p, leaf in _flat(make(key)) if p not in streams}
 
@@ -58,7 +62,7 @@ def nnx_network(make: Callable[[Array], nnx.Module]) -> Network:
         return Ran(output, {name: after[name] for name in state}, called, got[0] if len(watch) == 1 and got else None)
 
     layers = dict.fromkeys(name.rpartition(".")[0] for name in numbers.parameters)
-    return Network(kind, init_of(everything, numbers), run, tuple(layers))
+    return Network(kind, init_of(everything, numbers), run, tuple(layers), variances)
 
 
 @contextmanager

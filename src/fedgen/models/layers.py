@@ -10,7 +10,7 @@ differentiated again.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial, reduce
 from operator import add
 from typing import Literal
@@ -206,6 +206,11 @@ def batch_norm_init(channels: int) -> tuple[Tree, Tree]:
     """Parameters (scale 1, shift 0) and running statistics (mean 0, variance 1)."""
     params = {"scale": jnp.ones(channels), "shift": jnp.zeros(channels)}
     return params, {"mean": jnp.zeros(channels), "variance": jnp.ones(channels)}
+
+
+def variances(norms: Iterable[str]) -> tuple[str, ...]:
+    """What statistics by the names of these layers call their running variances (`Model.never_negative`)."""
+    return tuple(f"[{norm!r}]['variance']" for norm in norms)
 
 
 def batch_norm(

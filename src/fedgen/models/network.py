@@ -1,7 +1,7 @@
 """A network of another framework as functions of its numbers, which go by the names that they have there."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +36,7 @@ class Network(NamedTuple):
     init: Callable[[Array], tuple[Named, Named]]  # key -> parameters, state
     run: Callable[..., Ran]
     layers: tuple[str, ...]  # those that have parameters of their own
+    never_negative: tuple[str, ...] = ()  # those of the state: variances of BatchNorm
 
 
 class Numbers(NamedTuple):
@@ -105,6 +106,11 @@ def restored(statistics: Named, forms: Named) -> dict[str, Array]:
         return a if _is_floating(form) else jnp.round(a / _UNIT).astype(form.dtype)
 
     return {name: back(statistics[name], form) for name, form in forms.items()}
+
+
+def as_statistics(names: Iterable[str]) -> tuple[str, ...]:
+    """What the arrays by these names are called among a model's statistics (`Model.never_negative`)."""
+    return tuple(f"[{name!r}]" for name in names)
 
 
 def zeros(forms: Mapping[str, Any], like: Named) -> dict[str, Array]:

@@ -76,4 +76,5 @@ def resnet(
             h = jax.nn.relu(h + convolved(f"{name}b", f"{name}b-norm", inner, 1))
         return layers.linear(params["linear"], jnp.mean(h, axis=(1, 2)).T), updated
 
-    return Model(init, extract, layers.linear)
+    norms = ["stem-norm", *(f"{name}{half}-norm" for name in shapes for half in "ab")]
+    return Model(init, extract, layers.linear, never_negative=layers.variances(norms))

@@ -10,7 +10,7 @@ from jax.extend.core import Jaxpr, Var, jaxpr_as_fun
 from fedgen.core.contract import Array, Model, Params, Tree
 from fedgen.errors import FedgenError
 from fedgen.models.check import saying, vectors
-from fedgen.models.network import Named, Network, as_numpy, form_of, restored, stored, zeros
+from fedgen.models.network import Named, Network, as_numpy, as_statistics, form_of, restored, stored, zeros
 
 
 def split(network: Network, sample: Any, layer: str | None) -> Model:
@@ -48,7 +48,7 @@ def split(network: Network, sample: Any, layer: str | None) -> Model:
     def state_dict(params: Params, statistics: Tree) -> dict[str, Any]:
         return as_numpy({**(params.extractor or {}), **(params.predictor or {}), **restored(statistics, forms[1])})
 
-    return Model(init, extract, predict, cut.random, state_dict)
+    return Model(init, extract, predict, cut.random, state_dict, never_negative=as_statistics(network.never_negative))
 
 
 def joined(extractor: Network, predictor: Callable[[jax.ShapeDtypeStruct], Network], sample: Any) -> Model:
@@ -85,7 +85,7 @@ def joined(extractor: Network, predictor: Callable[[jax.ShapeDtypeStruct], Netwo
         }
         return as_numpy({f"{part}/{name}": a for part, named in parts.items() for name, a in named.items()})
 
-    return Model(init, extract, predict, random, state_dict)
+    return Model(init, extract, predict, random, state_dict, never_negative=as_statistics(extractor.never_negative))
 
 
 class _Cut(NamedTuple):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Tree
 from fedgen.core.trees import named, nbytes
 from fedgen.federate import wire
+from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings
 from fedgen.federate.wire import InvalidMessageError, NotFiniteError
 
@@ -24,19 +26,18 @@ _SCORE = ("correct", "total", "correct_seen", "total_seen", "matching")
 def checked_update(
     reply: Message,
     question: ConfigRecord,
-    form: Tree,
+    plan: Plan,
     algorithm: Algorithm,
     settings: ServerSettings,
-    config: RunConfig,
 ) -> tuple[Tree, float | None]:
     """The upload and the training loss of a reply, after all checks."""
+    form, config = plan.forms.upload, plan.config
     _check_size(reply, largest_update(form))
     content = wire.records(reply, {"upload": ArrayRecord, "about": ConfigRecord, "metrics": MetricRecord})
     _check_reply_to(content["about"], question)
     upload = wire.decode(content["upload"], form)
     _check_counts(upload)
-    if not config.dp_noise:  # noise may make a small variance negative
-        _check_variances(upload)
+    _check_not_negative(upload, plan.never_negative)
     for problem, found in (algorithm.check_upload(upload) if algorithm.check_upload else {}).items():
         if bool(found):
             raise InvalidMessageError(problem)
@@ -131,8 +132,9 @@ def _counts(leaf: np.ndarray) -> bool:
     return bool(leaf.size) and np.issubdtype(leaf.dtype, np.integer)
 
 
-def _check_variances(upload: Tree) -> None:
-    """Refuse negative variances: averaged, they would make every prediction NaN."""
-    for name, leaf in named(upload).items():
-        if name.endswith("['variance']") and leaf.min() < 0:
-            raise InvalidMessageError(f"{name} has a negative variance")
+def _check_not_negative(upload: Tree, names: Sequence[str]) -> None:
+    """Refuse negative variances, say: averaged, they would make every prediction NaN."""
+    arrays = named(upload)
+    for name in names:
+        if (arrays[name] < 0).any():
+            raise InvalidMessageError(f"{name} has a negative number, and no training makes it negative")

@@ -1,22 +1,96 @@
 """Whether a round broke the model, and whose updates are suspected then."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
-from fedgen.core.contract import Tree
-from fedgen.core.trees import named, stack
+from fedgen.core.contract import Algorithm, Task, Tree
+from fedgen.core.trees import all_finite, named, stack
 from fedgen.core.wires import Wires
+from fedgen.federate.evaluate import Tester
+from fedgen.models.network import is_pixels
 from fedgen.runs.checkpoint import load_tree, read_about, save_tree
 
 # An honest round may well cost some accuracy where sites differ. These are far beyond that.
 _POINTS, _SHARE = 20.0, 0.5  # of accuracy: how many are lost, and how much is left of what there was
 _PART = re.compile(r"^(?:\.base)*(?:\.\w+|\[[^]]*\])?")  # the beginning of an array's name: '.base.params', say
 _NATS, _TIMES = 1.0, 3.0  # of the loss: by how much it has grown, and how many times
+_FEW = 16  # samples that show whether a model's predictions are finite
+
+
+class Judgement(NamedTuple):
+    """What the server by itself knows of a model."""
+
+    finite: bool  # whether all is that it would send
+    predicts: bool = True  # whether all is that the global model predicts
+    accuracy: float | None = None  # in percent, on the server's test samples
+
+    def is_sound(self, before: "Judgement") -> bool:
+        """Whether numbers are finite, where they were so before."""
+        return self.finite and (self.predicts or not before.predicts)
+
+
+class Judge:
+    """Looks at the server's models, of which the tester is None where there is no global one."""
+
+    def __init__(
+        self, algorithm: Algorithm, task: Task, tester: Tester | None, test: tuple[NDArray[Any], NDArray[Any]] | None
+    ) -> None:
+        self._algorithm, self._tester, self._test = algorithm, tester, test
+        self._few = any_samples(task.sample, _FEW) if test is None else test[0][:_FEW]
+
+    def __call__(self, state: Tree, number: int) -> Judgement:
+        """The judgement on the state with which this round begins."""
+        finite = self.is_finite(state, number)
+        if self._tester is None:
+            return Judgement(finite)
+        state = jax.device_get(state)
+        predicts = self._tester.is_finite(self._few, state)
+        if self._test is None:
+            return Judgement(finite, predicts)
+        return Judgement(finite, predicts, 100 * float(self._tester(*self._test, state).sum()) / len(self._test[1]))
+
+    def is_finite(self, state: Tree, number: int) -> bool:
+        """Whether what this round would send is finite."""
+        return bool(all_finite(self._algorithm.broadcast(state, jnp.int32(number))))
+
+
+def any_samples(form: jax.ShapeDtypeStruct, number: int) -> NDArray[Any]:
+    """Random samples of this form: pixels of all values, words that every embedding has, measurements from 0 to 1."""
+    shape, rng = (number, *form.shape), np.random.default_rng(0)
+    if np.issubdtype(form.dtype, np.floating):
+        return rng.random(shape).astype(form.dtype)
+    return rng.integers(0, np.iinfo(form.dtype).max if is_pixels(form.dtype) else 1, shape, form.dtype, endpoint=True)
+
+
+def broken(before: Judgement, after: Judgement) -> str:
+    """How a round broke the model; empty where it did not."""
+    if not after.finite:
+        return "the model was not finite"
+    if not after.is_sound(before):
+        return "the model's predictions were not finite"
+    if before.accuracy is not None and after.accuracy is not None and fell(before.accuracy, after.accuracy):
+        return f"the accuracy fell from {before.accuracy:.1f} to {after.accuracy:.1f} %"
+    return ""
+
+
+def mended(before: Judgement, after: Judgement, without: Judgement) -> bool:
+    """Whether a broken model is better without a suspect: where it is an accuracy that fell, half of that is back.
+
+    Where numbers are not finite one suspect goes after the other, the farthest first.
+    """
+    if not after.is_sound(before):
+        return True
+    assert before.accuracy is not None
+    assert after.accuracy is not None
+    assert without.accuracy is not None
+    return without.accuracy >= (after.accuracy + before.accuracy) / 2
 
 
 def fell(before: float, after: float) -> bool:
@@ -27,6 +101,16 @@ def fell(before: float, after: float) -> bool:
 def rose(before: float, after: float) -> bool:
     """Whether a loss rose so far that the model must be broken."""
     return not np.isfinite(after) or (after - before > _NATS and after > _TIMES * before)
+
+
+def loss_rose(before: float | None, losses: Sequence[float]) -> bool:
+    """Whether the median of the sites' losses did, of three or more: no single site can move that far."""
+    return before is not None and len(losses) > 2 and rose(before, float(np.median(losses)))
+
+
+def most(some: int, of: int) -> bool:
+    """Whether some are more than half."""
+    return 2 * some > of
 
 
 def outliers(uploads: Mapping[int, Tree]) -> list[int]:

@@ -24,7 +24,7 @@ from flwr.serverapp import Grid
 from fedgen.config import BEFORE, RunConfig, to_toml
 from fedgen.core.contract import Array, Round, Tree
 from fedgen.core.streams import stream
-from fedgen.core.trees import all_finite, named, stack
+from fedgen.core.trees import named, stack
 from fedgen.data.npz import read_npz
 from fedgen.errors import FedgenError
 from fedgen.federate import wire
@@ -37,7 +37,7 @@ from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings, read_settings
 from fedgen.federate.server.checks import besides_arrays, checked_score, checked_update, largest_update
 from fedgen.federate.server.exchange import Exchange
-from fedgen.federate.server.judge import Unjudged, fell, outliers, rose
+from fedgen.federate.server.judge import Judge, Judgement, Unjudged, broken, loss_rose, mended, most, outliers
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.settings import AppSettings
 from fedgen.federate.site.data import checked_samples, checked_shape
@@ -115,7 +115,8 @@ class Server:
         self.exchange = Exchange(grid, self.settings, self.journal, members, gate, SentMarks(folder))
         self.records: list[Record] = []
         self._unjudged = Unjudged(self.path, self.plan.forms)
-        self._accuracy: float | None = None  # of the model after the last round, on the server's test samples
+        self._judge = Judge(self._algorithm, task, self._tester, self._test)
+        self._judgement: Judgement | None = None  # on the model after the last round
 
     def run(self) -> dict[str, Any]:
         """Run all remaining rounds and return the summary. Ending early is an error; finished rounds are kept."""
@@ -167,13 +168,14 @@ class Server:
         try:
             updates = self._updates(number, broadcast, state)
             losses = [loss for _, loss in updates.values() if loss is not None]
-            broken = self._judges_by_loss() and self._loss_rose(losses) and self._can_take_back(number - 1)
+            rose = self._judges_by_loss() and loss_rose(self.run_state.loss, losses)
+            to_repeat = rose and self._can_take_back(number - 1)
         except BrokenModelError:
-            broken = True
+            to_repeat = True
         except FedgenError:
             self._save(state)  # with the strikes, so that a resumed run still excludes the same sites
             raise
-        if broken:
+        if to_repeat:
             return self._round(self._last_round_taken_back(number))
         uploads = {site: upload for site, (upload, _) in updates.items()}
         after, metrics, uploads = self._aggregated(number, state, uploads)
@@ -201,37 +203,25 @@ class Server:
     def _aggregated(
         self, number: int, state: Tree, uploads: dict[int, Tree]
     ) -> tuple[Tree, dict[str, Array], dict[int, Tree]]:
-        """As `_combined`, without an outlier where the model would not be finite, or clearly worse, with it."""
+        """As `_combined`, without an outlier where the model would be broken with it."""
         after, metrics = self._combined(number, state, uploads)
-        judged = self._test_accuracy(state) if self._accuracy is None else self._accuracy
-        accuracy = self._test_accuracy(after)
-        while self.settings.take_back and len(uploads) > max(self.settings.min_sites, 2):
-            sound = self._is_finite(after, number + 1)
-            if sound and (judged is None or accuracy is None or not fell(judged, accuracy)):
-                break
+        if not self.settings.take_back:
+            return after, metrics, uploads
+        before = self._judgement or self._judge(state, number)
+        judgement = self._judge(after, number + 1)
+        while len(uploads) > max(self.settings.min_sites, 2) and (reason := broken(before, judgement)):
             for suspect in outliers(uploads)[:_SUSPECTS]:
                 fewer = {site: upload for site, upload in uploads.items() if site != suspect}
                 again, reported = self._combined(number, state, fewer)
-                better = self._test_accuracy(again)
-                if not sound or (better is not None and better >= ((accuracy or 0) + (judged or 0)) / 2):
+                without = self._judge(again, number + 1)
+                if mended(before, judgement, without):
                     break
             else:
                 break  # it is none of these updates alone that broke the model
-            reason = f"the accuracy fell from {judged:.1f} to {accuracy:.1f} %" if sound else "the model was not finite"
             self._journal_taken_back(number, suspect, reason)
-            after, metrics, uploads, accuracy = again, reported, fewer, better
-        self._accuracy = accuracy
+            after, metrics, uploads, judgement = again, reported, fewer, without
+        self._judgement = judgement
         return after, metrics, uploads
-
-    def _is_finite(self, state: Tree, number: int) -> bool:
-        """Whether what this round would send is finite."""
-        return bool(all_finite(self._algorithm.broadcast(state, jnp.int32(number))))
-
-    def _test_accuracy(self, state: Tree) -> float | None:
-        """The global model's accuracy on the server's own test samples, where it has them and is to judge by it."""
-        if self._tester is None or self._test is None or not self.settings.take_back:
-            return None
-        return 100 * float(self._tester(*self._test, jax.device_get(state)).sum()) / len(self._test[1])
 
     def _keeps_rounds(self) -> bool:
         """Whether a round is judged by what sites answer in the next one: most of them may have no finite numbers."""
@@ -241,17 +231,13 @@ class Server:
         """Whether the losses that sites report then count, too: where it has no test samples, there is nothing else."""
         return self._keeps_rounds() and (self._tester is None or self._test is None)
 
-    def _loss_rose(self, losses: list[float]) -> bool:
-        before = self.run_state.loss  # the median of three or more, which no single site can move far
-        return before is not None and len(losses) > 2 and rose(before, float(np.median(losses)))
-
     def _last_round_taken_back(self, number: int) -> Tree:
         """The state before this round if the last one had been without its outlier."""
         before, uploads = self._unjudged.load(number - 1)
         suspect = outliers(uploads)[0]
         del uploads[suspect]
         corrected, _ = self._combined(number - 1, before, uploads)
-        self._accuracy = None  # it was the broken model's
+        self._judgement = None  # it was on the broken model
         self._journal_taken_back(number - 1, suspect, "the sites' training losses rose or were not finite")
         if self.records and self.records[-1]["round"] == number:  # the score of the model as it was
             self.records = self.run_folder.save_without_last(corrected, self._about())
@@ -273,7 +259,7 @@ class Server:
 
     def _score(self, state: Tree) -> bool:
         """Evaluate the last round if `eval_every` says so; False when the model is no longer finite."""
-        sound = self._is_finite(state, self.run_state.round)
+        sound = self._judge.is_finite(state, self.run_state.round)
         self._record(state, self.run_state.unscored or {}, sound)
         self.run_state.unscored = None
         self._save(state)
@@ -290,8 +276,7 @@ class Server:
 
         def take(reply: Message, question: ConfigRecord) -> Update:
             self.run_state.bytes_up += wire.size(reply.content)
-            form = self.plan.forms.upload
-            return checked_update(reply, question, form, self._algorithm, self.settings, self.config)
+            return checked_update(reply, question, self.plan, self._algorithm, self.settings)
 
         updates: dict[int, Update] = {}
         asked: Counter[int] = Counter()  # how often, in this round
@@ -323,7 +308,7 @@ class Server:
             self._save(state)  # a site may reply even if the server dies now, so the message must be counted
             updates |= self.exchange.ask("train", self.run_state.run, number, arrays, cohort, take)
             not_finite |= self.exchange.not_finite
-            if 2 * len(not_finite) > len(asked) and self._can_take_back(number - 1):
+            if most(len(not_finite), len(asked)) and self._can_take_back(number - 1):
                 raise BrokenModelError
         return {site: updates[site] for site in self._order(number) if site in updates}
 

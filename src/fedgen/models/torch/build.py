@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from fedgen.core.contract import Array, Model, Params, Tree
 from fedgen.errors import FedgenError
-from fedgen.models.network import form_of
+from fedgen.models.network import as_statistics, form_of
 from fedgen.models.seeding import torch_seeded
 from fedgen.models.torch.layout import taken_by_module
 from fedgen.models.torch.network import Network, arrays_of
@@ -61,7 +61,9 @@ def build(
 
         return Params(of(network.extractor), of(network.predictor)), of(network.statistics)
 
-    return Model(init, network.extract, network.predict, network.random, network.state_dict, "torch")
+    functions = init, network.extract, network.predict
+    never_negative = as_statistics(network.never_negative)
+    return Model(*functions, network.random, network.state_dict, "torch", never_negative)
 
 
 def _example(sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct) -> torch.Tensor:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from fedgen.core.contract import Array, Params, Tree
 from fedgen.errors import FedgenError
@@ -33,6 +34,8 @@ class Network:
         # The server averages statistics, so only numbers that have a mean are among them: not BatchNorm's counter.
         updated = self._export(True).updates
         self.statistics = [name for name in updated if np.issubdtype(arrays[name].dtype, np.floating)]
+        variances = {self._first[name] for name in _variances(module)}
+        self.never_negative = [name for name in self.statistics if name in variances]
         moving = {*learned, *self.statistics}
         self._fixed = {name: array for name, array in arrays.items() if name not in moving}
         self._check(predictor)
@@ -170,6 +173,12 @@ class _Keys:
 def arrays_of(module: nn.Module) -> dict[str, np.ndarray]:
     """A module's parameters and buffers, each once."""
     return {name: array_of(tensor) for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def _variances(module: nn.Module) -> list[str]:
+    """The running variances of all kinds of BatchNorm, and of InstanceNorm where that has them."""
+    norms = ((name, inner) for name, inner in module.named_modules() if isinstance(inner, _NormBase))
+    return [f"{name}.running_var".lstrip(".") for name, inner in norms if inner.running_var is not None]
 
 
 def _type_of(params: Tree, x: Array) -> Any:

@@ -63,7 +63,8 @@ def batch_norm(
         return *batch_norm_by_running_values(x, weight, bias, mean, variance, momentum, eps), mean, variance
     y, batch_mean, inverse = batch_norm_by_batch(x, weight, bias, training, momentum, eps)
     n = x.size // x.shape[1]
-    unbiased = (1 / jnp.square(inverse) - eps) * (n / max(n - 1, 1))
+    # A difference: rounding alone could make it negative.
+    unbiased = jnp.maximum(1 / jnp.square(inverse) - eps, 0.0) * (n / max(n - 1, 1))
     mean, variance = jax.lax.stop_gradient(
         ((1 - momentum) * mean + momentum * batch_mean, (1 - momentum) * variance + momentum * unbiased)
     )
