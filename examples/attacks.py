@@ -4,8 +4,8 @@
 
 prints tables of accuracies, and with `--folder` draws attacks.svg there (see docs/attacks.md). What is in FILE already
 is not computed again. Attackers change what they upload, knowing what all others send. Those of `label flip` also train
-on wrong labels, as do those of `wrong labels`, who send what comes out. A GPU computes all attacks, seeds and values of
-alpha at once.
+on wrong labels, as do those of `wrong labels`, who send what comes out. Those of `ascent` raise the loss of the model
+that will result. A GPU computes all attacks, seeds and values of alpha at once.
 """
 
 import argparse
@@ -30,14 +30,18 @@ from fedgen.algorithms.fedopt import fedopt
 from fedgen.algorithms.scaffold import Control, scaffold
 from fedgen.algorithms.wrap import With, innermost, with_innermost
 from fedgen.config import resolve
+from fedgen.core.losses import cross_entropy, infer
 from fedgen.core.trees import is_off
 from fedgen.report.figures import Line, line_figure, save_figure
+from fedgen.runs.division import load_dataset
 from fedgen.simulator.engine import Inputs
 from fedgen.simulator.setup import Setup, prepare_together
 from fedgen.simulator.sharding import place
 
 USERS = 10
 BOUND, AGAINST = 2.0, 2.0  # `max_update` and `max_against` that attackers keep to where there is no bound
+SAMPLES, STEPS = 1000, 25  # images by which an ascent measures harm, and its steps in a round
+WRONG_ENOUGH = 4.0  # the loss of one image up to which an ascent raises it: then it raises that of others
 AGGREGATIONS: dict[str, dict[str, Any]] = {
     "mean, no bound": {"max_update": 0.0},
     "mean, length only": {"max_against": 0.0},
@@ -45,16 +49,18 @@ AGGREGATIONS: dict[str, dict[str, Any]] = {
     "mean (default)": {},
     "mean, against 1": {"max_against": 1.0},
     "mean, against 1.5": {"max_against": 1.5},
+    "mean, length 1": {"max_update": 1.0},
     "clip": {"clip": 1.0},
     "median": {"aggregation": "median"},
     "trimmed": {"aggregation": "trimmed"},
     "centred-clip": {"aggregation": "centred-clip"},
     "multi-krum": {"aggregation": "multi-krum"},
 }
+Loss = Callable[[Any], jax.Array]  # of a model's parameters
 
 
 class Known(NamedTuple):
-    """What attackers know of the honest users' updates."""
+    """What attackers know: what the honest users send, the received model, and a loss to raise."""
 
     mean: Any
     deviation: Any  # the standard deviation of each number
@@ -62,9 +68,13 @@ class Known(NamedTuple):
     against: jax.Array  # how far it may go against their mean, as that of an update as long
     hidden: jax.Array  # how many deviations from the mean are no farther from any honest update than these are apart
     start: Any  # the received model
+    share: jax.Array  # of attackers among all users
+    loss: Loss | None  # on samples of theirs; None: they have none
 
 
-def known(updates: Any, honest: jax.Array, start: Any, bound: Any = BOUND, most: Any = AGAINST) -> Known:
+def known(
+    updates: Any, honest: jax.Array, start: Any, bound: Any = BOUND, most: Any = AGAINST, loss: Loss | None = None
+) -> Known:
     """The knowledge in updates [user, ...] of the model `start`, of which those that are `honest` [user] count."""
     part = honest / jnp.sum(honest)
     mean = jax.tree.map(lambda a: jnp.tensordot(part, a, axes=1), updates)
@@ -79,7 +89,8 @@ def known(updates: Any, honest: jax.Array, start: Any, bound: Any = BOUND, most:
     farthest = most * jnp.max(jnp.where(honest > 0, along, 0.0))
     deviation = jax.tree.map(jnp.sqrt, square)
     against = jnp.minimum(0.99 * farthest, longest)
-    return Known(mean, deviation, longest, against, _hidden(updates, honest, deviation), start)
+    hidden, share = _hidden(updates, honest, deviation), 1 - jnp.mean(honest)
+    return Known(mean, deviation, longest, against, hidden, start, share, loss)
 
 
 def _hidden(updates: Any, honest: jax.Array, deviation: Any) -> jax.Array:
@@ -135,6 +146,51 @@ def _layer(mine: Any, others: Known) -> Any:
     return _within(jax.tree.map(jnp.negative, others.mean)._replace(extractor=extractor), others)
 
 
+def _ascent(first: Any, others: Known, reach: jax.Array, nearest: Callable[[Any], Any]) -> Any:
+    """Projected gradient ascent on the loss of the model that comes of the others' mean and this update."""
+
+    def harm(update: Any) -> jax.Array:
+        assert others.loss is not None, "an ascent needs samples"
+        each = (others.start, others.mean, update)
+        return others.loss(jax.tree.map(lambda s, m, a: s + (1 - others.share) * m + others.share * a, *each))
+
+    def step(_: Any, update: Any) -> Any:
+        slope = jax.grad(harm)(update)
+        size = 0.25 * reach / jnp.maximum(_length(slope), 1e-12)
+        return nearest(jax.tree.map(lambda a, b: a + size * b, update, slope))
+
+    return jax.lax.fori_loop(0, STEPS, step, nearest(first))
+
+
+def within_rules(update: Any, others: Known) -> Any:
+    """The nearest update that is not too long and goes not too far against the others' mean."""
+    length = jnp.maximum(_length(others.mean), 1e-12)
+    along = _product(update, others.mean) / length
+    across = jax.tree.map(lambda a, m: a - along / length * m, update, others.mean)
+    short = jnp.minimum(1.0, others.longest / jnp.maximum(_length(update), 1e-12))
+    room = jnp.sqrt(others.longest**2 - others.against**2)
+    narrow = jnp.minimum(1.0, room / jnp.maximum(_length(across), 1e-12))
+    fair = short * along >= -others.against
+    share = jnp.where(fair, short, narrow)
+    far = jnp.where(fair, short * along, -others.against) / length
+    return jax.tree.map(lambda a, m: share * a + far * m, across, others.mean)
+
+
+def _ascent_within_rules(mine: Any, others: Known) -> Any:
+    return _ascent(_reversal(mine, others), others, others.longest, lambda update: within_rules(update, others))
+
+
+def _ascent_near(mine: Any, others: Known) -> Any:
+    radius = others.hidden * _length(others.deviation)
+
+    def nearest(update: Any) -> Any:
+        away = jax.tree.map(lambda a, m: a - m, update, others.mean)
+        factor = jnp.minimum(1.0, radius / jnp.maximum(_length(away), 1e-12))
+        return jax.tree.map(lambda a, m: m + factor * a, away, others.mean)
+
+    return _ascent(others.mean, others, radius, nearest)
+
+
 # What an attacker sends in place of its own update, in the order of the table.
 ATTACKS: dict[str, Callable[[Any, Known], Any]] = {
     "sign flip": lambda mine, others: jax.tree.map(lambda a: -a, mine),
@@ -149,6 +205,9 @@ ATTACKS: dict[str, Callable[[Any, Known], Any]] = {
     "within the rules, predictor": _layer,
     # Shejwalkar and Houmansadr 2021, "Manipulating the Byzantine" (min-max): made to pass where distances are judged
     "min-max": lambda mine, others: jax.tree.map(lambda m, s: m - others.hidden * s, others.mean, others.deviation),
+    # These optimise: within the rules of the mean, and as near to the others' mean as min-max is
+    "ascent": _ascent_within_rules,
+    "ascent, near": _ascent_near,
     # Within all rules, too: it is long, but across the others' updates; what adds up over the rounds, this makes large
     "steady push": _outwards,
     # Keeps to every rule: trains as all do, on wrong labels
@@ -166,8 +225,11 @@ def lying(counts: jax.Array) -> jax.Array:
     return jnp.zeros_like(counts).at[..., 0].set(jnp.sum(counts, axis=-1))
 
 
-def under_attack(builder: Callable[..., fedgen.Algorithm]) -> Callable[..., fedgen.Algorithm]:
-    """The algorithm with the first `attackers` users attacking in the way of number `attack`; both may vary by run."""
+def under_attack(builder: Callable[..., fedgen.Algorithm], x: Any, y: Any) -> Callable[..., fedgen.Algorithm]:
+    """The algorithm with the first `attackers` users attacking in the way of number `attack`; both may vary by run.
+
+    All of them have the samples x, as stored, with the labels y.
+    """
 
     def attacked(task: Any, federation: Any, *, attack: float = 1.0, attackers: float = 1.0) -> fedgen.Algorithm:
         base = builder(task, federation)
@@ -179,14 +241,19 @@ def under_attack(builder: Callable[..., fedgen.Algorithm]) -> Callable[..., fedg
             updates = jax.tree.map(lambda a, b: a - b, sent.params, start)
             bound = BOUND if is_off(federation.max_update) else federation.max_update
             most = AGAINST if is_off(federation.max_against) else federation.max_against
-            others = known(updates, 1.0 - bad, start, bound, most)
-            forged = [jax.vmap(lambda mine, f=f: f(mine, others))(updates) for f in ATTACKS.values()]
 
-            def chosen(a: jax.Array, b: jax.Array, *ways: jax.Array) -> jax.Array:
-                poison = jnp.stack(ways)[jnp.int32(attack)] + b
-                return jnp.where(bad.reshape(-1, *[1] * b.ndim), poison, a)
+            def loss(params: Any) -> jax.Array:
+                logits = infer(task.model, params, innermost(server).statistics, task.prepare(x))
+                return jnp.mean(jnp.minimum(cross_entropy(logits, y), WRONG_ENOUGH))
 
-            params = jax.tree.map(chosen, sent.params, start, *forged)
+            others = known(updates, 1.0 - bad, start, bound, most, loss)
+            ways = [jax.vmap(lambda mine, f=f: f(mine, others)) for f in ATTACKS.values()]
+            forged = jax.lax.switch(jnp.int32(attack), ways, updates)
+
+            def chosen(a: jax.Array, b: jax.Array, poison: jax.Array) -> jax.Array:
+                return jnp.where(bad.reshape(-1, *[1] * b.ndim), poison + b, a)
+
+            params = jax.tree.map(chosen, sent.params, start, forged)
             uploads = with_innermost(uploads, sent._replace(params=params))
             if isinstance(uploads, With) and isinstance(uploads.own, Control):  # what users correct their steps by
                 moved = jax.tree.map(lambda a, b: a - b, uploads.own.control, server.own.control)
@@ -209,13 +276,13 @@ def under_attack(builder: Callable[..., fedgen.Algorithm]) -> Callable[..., fedg
     return attacked
 
 
-BUILDERS = {
-    "fedavg": under_attack(fedavg),
-    "fedgen": under_attack(lambda task, federation: fedgen_algorithm(task, federation, generator_steps=20)),
-    "scaffold": under_attack(scaffold),
-    "feddyn": under_attack(feddyn),
-    "fedopt": under_attack(fedopt),
-    "fedmoments": under_attack(fedmoments),
+BUILDERS: dict[str, Callable[..., fedgen.Algorithm]] = {
+    "fedavg": fedavg,
+    "fedgen": lambda task, federation: fedgen_algorithm(task, federation, generator_steps=20),
+    "scaffold": scaffold,
+    "feddyn": feddyn,
+    "fedopt": fedopt,
+    "fedmoments": fedmoments,
 }
 
 
@@ -245,13 +312,16 @@ class Federations:
 
     def __init__(self, algorithm: str, rounds: int, cases: Sequence[Case], **settings: Any) -> None:
         name = f"{algorithm}-under-attack"
-        fedgen.ALGORITHMS[name] = BUILDERS[algorithm]
+        dataset = load_dataset(resolve({}))
+        x, y = jnp.asarray(dataset.x_train[:SAMPLES]), jnp.asarray(dataset.y_train[:SAMPLES])
+        fedgen.ALGORITHMS[name] = under_attack(BUILDERS[algorithm], x, y)
         common = {"users": USERS, "active": USERS, "rounds": rounds, "lr": 0.1, "model": "mlp", "score_users": 1}
         options = {f"{name}.attack": 1.0, f"{name}.attackers": 1.0}
         alphas = list(dict.fromkeys(case.alpha for case in cases))
         seeds = {"seed": 0, "seeds": 1 + max(case.seed for case in cases)}
         fixed = {"algorithms": [name], **common, **options, **seeds, **settings}
-        self.setups = dict(zip(alphas, prepare_together([resolve({**fixed, "alpha": a}) for a in alphas]), strict=True))
+        configs = [resolve({**fixed, "alpha": a}) for a in alphas]
+        self.setups = dict(zip(alphas, prepare_together(configs, dataset), strict=True))
         plain = self.setups[alphas[0]]  # all have the same samples
         self.samples = len(plain.data.y)
         self.name, self.cases = name, cases

@@ -1,4 +1,4 @@
-"""One attacker of ten, within the rules and at default settings, costs a federation little and excludes nobody."""
+"""One attacker of ten, not searching for what harms most, costs a federation little and excludes nobody."""
 
 import sys
 from pathlib import Path
@@ -23,6 +23,8 @@ import attacks
 
 SETTINGS = {"users": 10, "active": 10, "rounds": 8, "eval_every": 8, "lr": 0.2, "local_steps": 10, "alpha": 1.0}
 ATTACKER = 0
+# What needs FedGen, is no attack, or needs to know the others' updates and costs more (docs/attacks.md).
+ELSEWHERE = ("lying counts", "absent", "ascent", "ascent, near")
 
 
 class Attacker:
@@ -57,7 +59,7 @@ class Attacker:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "names"),
-    [("fedavg", [n for n in attacks.NAMES if n not in ("lying counts", "absent")]), ("fedgen", ["lying counts"])],
+    [("fedavg", [n for n in attacks.NAMES if n not in ELSEWHERE]), ("fedgen", ["lying counts"])],
 )
 def test_one_of_ten_costs_at_most_three_points(algorithm: str, names: list[str], tmp_path: Path) -> None:
     setup = small_setup(algorithm, **SETTINGS)
