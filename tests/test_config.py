@@ -95,6 +95,16 @@ def test_settings_of_the_command_line(text: str, expected: tuple) -> None:
         ({"fedprox.mu": -1.0}, "fedprox.mu must be greater than or equal to 0"),
         ({"fedgen.noise": "gauss"}, "must be 'normal' or 'uniform', not 'gauss'"),
         ({"fedgen.generator_batch": 0}, "fedgen.generator_batch must be greater than or equal to 1"),
+        ({"fedntd.temperature": 0.0}, "fedntd.temperature must be greater than 0, not 0.0"),
+        ({"moon.temperature": 0}, "moon.temperature must be greater than 0"),
+        ({"moon.temperature": float("inf")}, "moon.temperature must be a finite number"),
+        ({"fedopt.second_moment": 1.0}, "fedopt.second_moment must be less than 1"),
+        ({"fedopt.server_momentum": 2.0}, "fedopt.server_momentum must be less than 1"),
+        ({"fedopt.server_momentum": -0.1}, "fedopt.server_momentum must be greater than or equal to 0"),
+        ({"fedrep.head": 0.0}, "fedrep.head must be greater than 0"),
+        ({"fedrep.head": 1.0}, "fedrep.head must be less than 1"),
+        ({"fedmoments.memory": 1.5}, "fedmoments.memory must be less than or equal to 1"),
+        ({"ccvr.memory": 2}, "ccvr.memory must be less than or equal to 1"),
         ({"share": "some"}, "share must be 'all', 'predictor' or 'extractor'"),
     ],
 )
@@ -120,6 +130,11 @@ def test_wrong_files(content: str, message: str, tmp_path: Path) -> None:
     assert message in str(caught.value)
     with pytest.raises(FedgenError, match="cannot be read"):
         read_toml(tmp_path / "absent.toml")
+
+
+def test_momentum_may_be_0_and_memory_1() -> None:
+    config = resolve({"algorithms": ["fedopt", "ccvr"], "fedopt.server_momentum": 0.0, "ccvr.memory": 1.0})
+    assert (config.of("fedopt")["server_momentum"], config.of("ccvr")["memory"]) == (0.0, 1.0)
 
 
 def test_a_setting_without_a_sign_is_explained() -> None:

@@ -81,6 +81,14 @@ def _span(gains: list[float]) -> str:
     return f"+{min(gains):.1f} to +{max(gains):.1f}"
 
 
+def _after_fedavgs_bytes(row: str, column: str) -> float:
+    """What a method has when it has sent as much as FedAvg in all rounds: the mean of its curves at T = 200."""
+    entries = json.loads((ROOT / "results/long-training.tuned.json").read_text())["cells"][row]
+    cell = json.loads((ROOT / f"results/cells/{entries[column]['id']}.json").read_text())
+    rounds = cell["rounds"][-1] * entries["fedavg"]["bytes_per_round"] / entries[column]["bytes_per_round"]
+    return float(np.interp(rounds, cell["rounds"], np.mean([result["curve"] for result in cell["results"]], axis=0)))
+
+
 def test_which_method_when_says_what_the_results_say() -> None:
     table = (ROOT / "README.md").read_text().split("which method: begin")[1].split("which method: end")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")]
@@ -89,8 +97,12 @@ def test_which_method_when_says_what_the_results_say() -> None:
     assert len(neighbours) == 15
     assert max(abs(_gains("neighbours.tuned", name, rows="mnist-1")[0]) for name in neighbours) < 0.25
     assert "fifteen methods are within 0.25" in little
-    few, many = (_gains(f"{name}.tuned", "fedmoments", rows="emnist-1")[0] for name in ("neighbours", "long-training"))
-    assert f"on EMNIST at α = 1 `fedmoments` gains {few:.1f} at T = 20 and {many:.1f} at T = 200" in little
+    (few,) = _gains("neighbours.tuned", "fedmoments", rows="emnist-1")
+    digits, letters, alike = _gains("long-training.tuned", "fedmoments", rows=".*-1")
+    gained = f"{digits:.1f}, on Fashion-MNIST {alike:.1f} and on EMNIST {letters:.1f} (T = 20: {few:.1f})"
+    assert f"At T = 200 `fedmoments` gains {gained}, `scaffold` nearly as much" in little
+    nearly = [_gains("long-training.tuned", "scaffold", rows=".*-1"), [digits, letters, alike]]
+    assert np.max(np.abs(np.subtract(*nearly))) < 0.2
     hard, clothes = r"(mnist|emnist)-0\.(05|1)", r"fashion-0\.(05|1)"
     few, many = (_span(_gains(f"{name}.tuned", "fedmoments", rows=hard)) for name in ("neighbours", "long-training"))
     assert f"{few} at T = 20, {many} at T = 200, there above [every neighbour]" in differ
@@ -108,6 +120,8 @@ def test_which_method_when_says_what_the_results_say() -> None:
     assert f"{sum(off)} of these {len(off)} intervals are off zero" in differ
     assert f"None of {sum(len(entry['values']) for entry in moments)} runs diverged" in differ
     assert all(entry["status"] == "done" for entry in moments)
+    ends, dyn, ccvr, ours = (_after_fedavgs_bytes("emnist-0.05", c) for c in ("fedavg", "feddyn", "ccvr", "fedmoments"))
+    assert f"with {ends:.1f}, they have {dyn:.1f} and {ccvr:.1f}, `fedmoments` {ours:.1f}" in differ
     for row in (row for name, row in compared[1]["cells"].items() if re.match("mnist|emnist", name)):
         ours = row["fedmoments"]["values"]
         for name, entry in row.items():
@@ -120,9 +134,13 @@ def test_which_method_when_says_what_the_results_say() -> None:
     assert not any(
         entry["difference"]["interval"][0] > 0 for row in faces for entry in row.values() if "difference" in entry
     )
-    assert f"`fedmoments` {faces[0]['fedmoments']['difference']['mean']:+.1f} at T = 20" in little
-    ditto, tuned = (_gains("personal.tuned", name, rows="emnist.*") for name in ("ditto", "moments-fine-tuned"))
-    assert f"α = 0.05: {ditto[0]:+.0f} and {tuned[0]:+.0f}; at α = 1 {ditto[2]:+.1f} and {tuned[2]:+.1f}" in own
+    columns = ("ditto", "moments-fine-tuned", "fine-tuned", "fedproto")
+    (ditto, tuned, alone, proto) = (_gains("personal.tuned", name, rows="emnist.*") for name in columns)
+    much = f"{ditto[0]:+.0f} and {tuned[0]:+.0f} (fine-tuning FedAvg alone {alone[0]:.1f}), `fedproto` {proto[0]:+.1f}"
+    assert f"α = 0.05: {much}; α = 1: {ditto[2]:+.1f}, {tuned[2]:+.1f} and {proto[2]:+.1f}" in own
+    letters_of_own = json.loads((ROOT / "results/personal.tuned.json").read_text())["cells"]["emnist-0.05"]
+    sent = [letters_of_own[name]["bytes_per_round"] for name in ("fedproto", "fedavg")]
+    assert f"with {100 * sent[0] / sent[1]:.0f} % of the bytes `fedproto`" in own
     assert _span(_gains("overview.reference", "fedgen")) in rate
     assert _span(_gains("partial-sharing.reference", "fedgen")) in last
     private = lines[-1]

@@ -131,9 +131,13 @@ def test_tuned_says_where_its_values_are_from_elsewhere() -> None:
 
     everyone = [name for name in ALGORITHMS if ":" not in name]
     assert said(*everyone) == said(*everyone, dataset="emnist", local_steps=800) == []
+    elsewhere = "had no search on {}: what was chosen on mnist is taken; better choose others (fedgen sweep)"
     assert said("fedavg", "fedrep", "ditto", dataset="celeba") == [
-        "preset tuned: fedrep, ditto had no search on celeba: what was chosen on mnist is taken"
+        f"preset tuned: fedrep, ditto {elsewhere.format('celeba')}"
     ]
+    assert said("fedmoments", dataset="cifar10") == [f"preset tuned: fedmoments {elsewhere.format('cifar10')}"]
+    path = Path("mine.csv").resolve()
+    assert said("fedavg", dataset=str(path)) == [f"preset tuned: fedavg {elsewhere.format(path)}"], "one's own data"
     (own,) = presets.doubts("mnist", 20, ["fedavg", "mine:own"])
     assert own.startswith("preset tuned: mine:own had no search")
     for steps, nearest in ((1, 20), (4, 20), (801, 200)):

@@ -24,9 +24,10 @@ def test_double_precision_changes_nothing() -> None:
         assert jnp.zeros(()).dtype == jnp.float64, "the caller's setting is as it was"
 
 
-def test_tuned_values_for_other_numbers_of_steps_are_warned_of() -> None:
+def test_tuned_values_for_other_data_or_numbers_of_steps_are_warned_of() -> None:
     settings = {**SETTINGS, "preset": "tuned", "local_steps": 1, "callbacks": 5}  # which ends it before the run
     with (
+        pytest.warns(UserWarning, match="feddyn had no search on blobs: what was chosen on mnist is taken"),
         pytest.warns(UserWarning, match="feddyn: the values were chosen for 20 local steps, and with 1 may learn"),
         pytest.raises(fedgen.FedgenError, match="callbacks"),
     ):

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -354,14 +354,15 @@ def _schema(section: str, builder: Callable[..., Any], shared: tuple[str, ...]) 
 
 
 def type_of(parameter: inspect.Parameter) -> Any:
-    """A parameter's type: floats are finite and not negative, integers not negative unless they say more."""
+    """A parameter's type: floats are finite, and numbers are not negative unless they say more."""
     annotation, default = parameter.annotation, parameter.default
     if annotation is parameter.empty:  # a plug-in need not annotate
         annotation = Any if default is None or default is parameter.empty else type(default)
     if get_origin(annotation) is Literal or isinstance(default, bool) or default is None:
         return annotation
     if isinstance(default, float):
-        return NotNegative
+        bounds = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+        return Annotated[float, Field(allow_inf_nan=False), *bounds] if bounds else NotNegative
     if isinstance(default, int):
         return Annotated[annotation, Field(strict=True)] if annotation is not int else WholeNumber
     return annotation

@@ -42,7 +42,7 @@ def doubts(dataset: str, local_steps: int, algorithms: Iterable[str]) -> list[st
     `local_steps` 0 means that rounds are not counted in steps.
     """
     here, mnist = _nearest(dataset, local_steps), _nearest("mnist", local_steps)
-    elsewhere = [name for name in algorithms if name in mnist and name not in here and dataset in TUNED]
+    elsewhere = [name for name in algorithms if name in mnist and name not in here]
     nowhere = [name for name in algorithms if name not in mnist and name not in here]
     far: dict[int, list[str]] = {}
     for name, (steps, _) in {**mnist, **here}.items():
@@ -50,7 +50,10 @@ def doubts(dataset: str, local_steps: int, algorithms: Iterable[str]) -> list[st
             far.setdefault(steps, []).append(name)
     found = []
     if elsewhere:
-        found.append(f"{', '.join(elsewhere)} had no search on {dataset}: what was chosen on mnist is taken")
+        found.append(
+            f"{', '.join(elsewhere)} had no search on {dataset}: what was chosen on mnist is taken; better choose"
+            " others (fedgen sweep)"
+        )
     if nowhere:
         found.append(f"{', '.join(nowhere)} had no search: the defaults and the run's own learning rate are taken")
     for steps, names in far.items():

@@ -28,7 +28,7 @@ def ccvr(
     when: Literal["rounds", "end"] = "rounds",
     send: bool = False,
     collect: Literal["before", "after"] = "before",
-    memory: fl.Scalar = 0.5,
+    memory: fl.UpTo1 = 0.5,
     refit_steps: fl.Count = 50,
     refit_batch: fl.Count = 256,
     refit_lr: fl.Scalar = 1e-3,

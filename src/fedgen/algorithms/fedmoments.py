@@ -31,7 +31,7 @@ def fedmoments(
     lam: fl.Scalar = 0.03,
     dyn: fl.Scalar = 0.1,
     control: bool = False,
-    memory: fl.Scalar = 0.5,
+    memory: fl.UpTo1 = 0.5,
     virtual: fl.Count = 32,
     collect: moments.Collect = "training",
     reach: fl.Scalar = 0.0,

@@ -17,7 +17,7 @@ _NEVER = -1e9  # a logit that softmax makes 0
 
 
 def fedntd(
-    task: fl.Task, federation: fl.Federation, *, beta: fl.Scalar = 1.0, temperature: fl.Scalar = 1.0
+    task: fl.Task, federation: fl.Federation, *, beta: fl.Scalar = 1.0, temperature: fl.Above0 = 1.0
 ) -> fl.Algorithm:
     """FedAvg with distillation of the received model on the labels that a sample does not have."""
     base, model = fedavg(task, federation), task.model

@@ -24,8 +24,8 @@ def fedopt(
     *,
     server: Literal["sgd", "adam", "yogi"] = "sgd",
     server_lr: fl.Scalar = 0.0,
-    server_momentum: fl.Scalar = 0.9,
-    second_moment: fl.Scalar = 0.99,
+    server_momentum: fl.Below1 = 0.9,
+    second_moment: fl.Below1 = 0.99,
     tau: fl.Scalar = 1e-3,
 ) -> fl.Algorithm:
     """FedAvg with an optimiser at the server: FedAvgM (sgd), FedAdam (adam) or FedYogi (yogi).

@@ -3,9 +3,12 @@
 FedPer (Arivazhagan et al. 2019), which trains both together, is `fedavg` with `--share extractor`.
 """
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 import optax
+from annotated_types import Lt
 
 from fedgen.algorithms.fedavg import averaging
 from fedgen.core import contract as fl
@@ -13,7 +16,7 @@ from fedgen.core.recipe import client_optimizer
 from fedgen.errors import FedgenError
 
 
-def fedrep(task: fl.Task, federation: fl.Federation, *, head: fl.Scalar = 0.5) -> fl.Algorithm:
+def fedrep(task: fl.Task, federation: fl.Federation, *, head: Annotated[fl.Above0, Lt(1)] = 0.5) -> fl.Algorithm:
     """Share the extractor; users train their own predictors in the first steps of a round, and then the extractor."""
     if federation.share == "predictor":
         raise FedgenError("fedrep shares the extractor, and predictors stay with the users; leave out --share")

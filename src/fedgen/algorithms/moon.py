@@ -31,7 +31,7 @@ class Features(NamedTuple):
 
 
 def moon(
-    task: fl.Task, federation: fl.Federation, *, mu: fl.Scalar = 1.0, temperature: fl.Scalar = 0.5
+    task: fl.Task, federation: fl.Federation, *, mu: fl.Scalar = 1.0, temperature: fl.Above0 = 0.5
 ) -> fl.Algorithm:
     """FedAvg with a contrastive term between the received model's features and those of a user's last model."""
     if not shares_extractor(federation.share):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le, Lt
 
 from fedgen.core.settings import Federation as Federation
 from fedgen.core.settings import Headline
@@ -19,6 +19,9 @@ from fedgen.core.settings import Headline
 Array = jax.Array
 Tree = Any  # a JAX pytree of arrays
 Scalar = Any  # a float, or a traced one: float hyper-parameters are arguments of the compiled program
+Above0 = Annotated[Scalar, Gt(0)]  # a float hyper-parameter without which nothing is defined, or nothing happens
+Below1 = Annotated[Scalar, Ge(0), Lt(1)]  # one as a momentum
+UpTo1 = Annotated[Scalar, Ge(0), Le(1)]  # one that is a fraction
 Count = Annotated[int, Ge(1)]  # an integer hyper-parameter that must be at least 1
 Share = Literal["all", "predictor", "extractor", "nothing"]
 Metrics = dict[str, Array]  # named numbers that the server reports of a round

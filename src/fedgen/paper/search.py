@@ -10,7 +10,7 @@ from fedgen import toml
 from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.files import write_whole
 from fedgen.paper.results import Results
-from fedgen.paper.spec import Column, Experiment, Settings, trial_name
+from fedgen.paper.spec import Column, Experiment, Over, Settings, trial_name
 from fedgen.presets import TUNED, Choices
 from fedgen.sweeps.request import label_of
 
@@ -44,8 +44,9 @@ def best_of_each(
                 cells[name][column.name] = _shown(entries, number, config.score) if complete else _missing(config)
             if number is not None:
                 settings = experiment.tried(first, column)[number]
+                marked = _with_edges(settings, experiment.values(first, column))
                 for name in tried:
-                    cells[name][column.name]["settings"] = label_of(column.algorithm, settings)
+                    cells[name][column.name]["settings"] = label_of(column.algorithm, marked)
                 of_row = found.setdefault(config.dataset, {}).setdefault(f"T{config.local_steps}", {})
                 of_row[column.algorithm] = _own(column, settings)
     columns = [{"name": c.name, "label": c.label, "algorithm": c.algorithm} for c in experiment.columns]
@@ -79,6 +80,17 @@ def _missing(config: RunConfig) -> dict[str, Any]:
 def _means(entries: list[dict[str, Any]], score: str) -> list[Any]:
     """The mean score of each configuration; None where it diverged with any seed, or failed."""
     return [entry["metrics"][score]["mean"] if "metrics" in entry else None for entry in entries]
+
+
+def _with_edges(settings: Settings, over: Over) -> Settings:
+    """The settings, a number that is the highest or the lowest of those tried with an arrow: beyond may be better."""
+
+    def marked(value: Any, tried: tuple[Any, ...]) -> Any:
+        if isinstance(value, (bool, str)) or len(tried) < 2 or min(tried) < value < max(tried):
+            return value
+        return f"{value:g}{'↑' if value == max(tried) else '↓'}"
+
+    return {key: marked(value, over[key]) for key, value in settings.items()}
 
 
 def _own(column: Column, settings: Settings) -> Settings:

@@ -8,7 +8,7 @@ for as many configurations as `trials` says, the same number for each algorithm.
 """
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.resources import files
 from typing import Any, Literal
@@ -75,7 +75,7 @@ class Row(_Strict):
     published: dict[str, tuple[float, float] | Literal["not reached"]] = {}  # mean and std, by column
     target: float | None = None  # the accuracy of "rounds to target"
     over_in: dict[str, Over] = {}  # the values of one column in this row only
-    chosen_with: str = ""  # the row of a search that has the same configurations: the best is that of both
+    chosen_with: str = ""  # the row of a search whose configurations it has, too: the best is that of both
     x: float | None = None  # where the row lies in a figure over rows
 
 
@@ -114,6 +114,19 @@ class Experiment(_Strict):
     quick_columns: tuple[str, ...] = ()  # all, where none is named
     notes: tuple[str, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _inherited(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """A row that chooses with another tries what that one does."""
+        rows = values.get("rows", ())
+        named = {row.get("name"): row for row in rows}
+
+        def tried(row: Mapping[str, Any]) -> dict[str, Any]:
+            first = named.get(row.get("chosen_with"), {})
+            return {key: first[key] for key in ("over", "over_in") if key in first}
+
+        return {**values, "rows": [{**tried(row), **row} for row in rows]}
+
     @model_validator(mode="after")
     def _consistent(self) -> "Experiment":
         rows, columns = [r.name for r in self.rows], [c.name for c in self.columns]
@@ -149,8 +162,12 @@ class Experiment(_Strict):
 
     def tried(self, row: Row, column: Column) -> list[Settings]:
         """What a search tries: every combination of the values, or `trials` of them drawn at random."""
-        over = {**self.over, **row.over, **column.over, **row.over_in.get(column.name, {})}
+        over = self.values(row, column)
         return combinations([Values(key, values) for key, values in over.items() if values], self.trials, 0)
+
+    def values(self, row: Row, column: Column) -> Over:
+        """The values of each setting that a search tries."""
+        return {**self.over, **row.over, **column.over, **row.over_in.get(column.name, {})}
 
     def row(self, name: str) -> Row:
         """The row of that name."""

@@ -79,7 +79,8 @@ def _views(results: Results) -> list[Table]:
         about = "Megabytes sent and received by all active users until then"
         add("Megabytes until then", about, lambda _, e: _megabytes(e))
     if any("settings" in entry for entry in entries):
-        add("The chosen settings", "The chosen settings", lambda _, e: Text(e.get("settings", _why_not(e))))
+        about = "The chosen settings; of several values tried ↑ is the highest and ↓ the lowest"
+        add("The chosen settings", about, lambda _, e: Text(e.get("settings", _why_not(e))))
     if results.get("ranks", {}).get("rows"):
         made.append(_ranks(results))
         about = "Megabytes that all active users send and receive in a round"
