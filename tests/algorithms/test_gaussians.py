@@ -165,8 +165,32 @@ def test_what_no_honest_user_sends() -> None:
     assert any(map(bool, check_sums(honest._replace(counts=honest.counts - 2), 0).values()))
     diagonal = [0, 2, 5, 9]  # of a triangle of 4 rows
     for place in range(10):
-        negative = honest._replace(second=honest.second.at[0, place].set(-1.0))
-        assert any(map(bool, check_sums(negative, 0).values())) == (place in diagonal)
+        for value in (-1.0, -1e-3):
+            negative = honest._replace(second=honest.second.at[0, place].set(value))
+            assert any(map(bool, check_sums(negative, 0).values())) == (place in diagonal)
+        large = honest._replace(second=honest.second.at[0, place].set(3e38))
+        assert any(map(bool, check_sums(large, 0).values())) == (place not in diagonal)
+
+
+def test_products_are_bounded_by_squares() -> None:
+    """Cauchy and Schwarz, in each pair of numbers, and no honest user is at the edge by more than rounding."""
+    line = jnp.asarray(rng.normal(size=(90, 1)) * [1.0, -2.0, 1e-3, 50.0] * 1e3, jnp.float32)  # correlation 1
+    edge = packed(sums_of(line, jax.nn.one_hot(LABELS, 4)))
+    assert not any(map(bool, check_sums(edge, 90).values()))
+    wrong = check_sums(edge._replace(second=edge.second.at[2, 1].multiply(1.02)), 90)
+    assert [name for name, found in wrong.items() if found] == ["its products are larger than their squares allow"]
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+@pytest.mark.parametrize("size", [1e15, 1e20, 3e38])
+def test_sums_so_large_that_they_have_no_squares_are_refused(size: float, noise: float) -> None:
+    """Also where the counts and the squares are so large that their product is infinite; else the mean is too far."""
+    honest = _sums(np.arange(90))
+    squares = jnp.full_like(honest.second, min(size, 1e30))
+    counts = jnp.full_like(honest.counts, 1.0 if noise == 0 else size**0.5)
+    forged = Sums(counts, jnp.full_like(honest.first, size), squares)
+    refused = [name for name, found in check_sums(forged, 0, 2.0, noise).items() if found]
+    assert any("its sums are longer" in name for name in refused)
 
 
 def test_noise_hides_no_more_than_it_must() -> None:

@@ -221,6 +221,16 @@ def test_multi_krum_and_centred_clipping_are_as_in_their_papers(users: int) -> N
         assert np.abs(flat(aggregation="multi-krum")).max() < 3, "the outlier is not among the chosen"
 
 
+@pytest.mark.parametrize("size", [1e6, 1e18, 1e19, 3e38])
+@pytest.mark.parametrize("aggregation", ["median", "trimmed", "centred-clip", "multi-krum"])
+def test_two_of_ten_have_no_number_that_is_large_enough(aggregation: str, size: float) -> None:
+    """Not even where its square is none that a float can hold."""
+    x = np.random.default_rng(2).normal(size=(10, 30)).astype(np.float32)
+    x[:2] = size * np.sign(x[:2])
+    federation = Federation(users=10, aggregation=aggregation, max_update=0.0)
+    assert np.abs(combine(jnp.asarray(x), None, federation)).max() < 3
+
+
 @pytest.mark.parametrize("algorithm", each(KINDS, quick=("fedavg", "feddistill+")))
 def test_every_algorithm_takes_robust_aggregation(algorithm: str) -> None:
     state = play(small_setup(algorithm, active=6, aggregation="median", clip=0.01), 1)

@@ -132,6 +132,13 @@ def _squares(sums: Sums) -> fl.Array:
     return jnp.sum(sums.second[..., _diagonal(sums)], axis=-1)
 
 
+def _length(vectors: fl.Array) -> fl.Array:
+    """The lengths of vectors [..., number], whose squares may be too large for a float."""
+    largest = jnp.maximum(jnp.max(jnp.abs(vectors), axis=-1, keepdims=True), 1e-30)
+    parts = vectors * 1e-4 / (largest * 1e-4)  # the reciprocal of 3e38 would be taken for zero
+    return largest[..., 0] * jnp.sqrt(jnp.sum(parts**2, axis=-1))
+
+
 def _diagonal(sums: Sums) -> np.ndarray:
     """The places of a matrix's diagonal in its triangle."""
     return np.cumsum(np.arange(1, sums.first.shape[-1] + 1)) - 1
@@ -215,17 +222,24 @@ def check_sums(sums: Sums, drawn: int, reach: fl.Scalar = 0.0, noise: fl.Scalar 
     """What no honest user uploads; `drawn` is the number of its samples, or 0 where only the user knows it."""
     noisy, (classes, latent) = not is_off(noise), sums.first.shape
     slack: fl.Scalar = SIGMAS * noise if noisy else 0.0
-    long = jnp.sum(sums.first**2, axis=-1)
+    # Lengths, not their squares, which of large numbers would be infinite, and then no larger than any bound
+    long, squares = _length(sums.first), sums.second[:, _diagonal(sums)]
+    roots = jnp.sqrt(jnp.maximum(squares + slack * reach**2, 0.0))  # [label, latent]
+    rows, columns = np.tril_indices(latent)
     wrong = {
         "it has counted a label less than no times": jnp.min(sums.counts) < -slack,
-        "it has a sum of squares that is negative": jnp.min(sums.second[:, _diagonal(sums)]) < -slack * reach**2,
+        "it has a sum of squares that is negative": jnp.min(squares) < -slack * reach**2,
+        # |sum of z_i z_j| <= the root of the sum of z_i^2 times that of z_j^2, but for rounding
+        "its products are larger than their squares allow": jnp.any(
+            jnp.abs(sums.second) > 1.01 * roots[:, rows] * roots[:, columns] + slack * reach**2 + 1e-6
+        ),
     }
     if noisy:  # of vectors no longer than `reach`: as many as were counted, and as many more as the noise may hide
         most = reach * (jnp.maximum(sums.counts + slack, 0.0) + slack * np.sqrt(latent))
-        wrong["its sums are longer than its counts allow"] = jnp.any(long > most**2)
+        wrong["its sums are longer than its counts allow"] = jnp.any(long > most)
         wrong["its squares are more than its counts allow"] = jnp.any(_squares(sums) > reach * most)
-    else:  # |sum of n vectors|^2 <= n * sum of their squares, but for rounding
-        most = 1.01 * sums.counts * _squares(sums) + 1e-6
+    else:  # |sum of n vectors| <= the root of n times the sum of their squares, but for rounding
+        most = 1.005 * jnp.sqrt(jnp.maximum(sums.counts, 0.0)) * _length(roots) + 1e-3
         wrong["its sums are longer than their squares allow"] = jnp.any(long > most)
     if drawn:
         off = jnp.abs(jnp.sum(sums.counts) - drawn)

@@ -16,6 +16,7 @@ from fedgen.core.contract import Array, Federation, Scalar, Tree
 from fedgen.core.trees import is_off, mean
 from fedgen.errors import FedgenError
 
+_FARTHEST = 1e33  # a squared distance; those to a hundred thousand users can still be added up
 _FEW = 5  # updates, fewer than which say too little of each other
 
 
@@ -224,6 +225,8 @@ def _multi_krum(values: Array, given: Array, trim: float) -> Array:
     products = jnp.einsum("arc,brc->rab", apart, apart)
     squares = jnp.diagonal(products, axis1=1, axis2=2)  # [row, user]
     distance = jnp.maximum(squares[:, :, None] + squares[:, None, :] - 2 * products, 0.0)
+    # Where numbers are so large that they have no squares (1e19 will do), it is as far as can be.
+    distance = jnp.where(distance < _FARTHEST, distance, _FARTHEST)
     other = given.T[:, :, None] & given.T[:, None, :] & ~jnp.eye(values.shape[0], dtype=bool)
     nearest = jnp.sort(jnp.where(other, distance, jnp.inf), axis=2)
     place = jnp.arange(values.shape[0])
