@@ -143,6 +143,9 @@ def test_tuned_says_where_its_values_are_from_elsewhere() -> None:
     for steps, nearest in ((1, 20), (4, 20), (801, 200)):
         (far,) = said("fedavg", "feddyn", local_steps=steps)
         assert far.startswith(f"preset tuned: fedavg, feddyn: the values were chosen for {nearest} local steps")
+    (failed,) = said("fedavg", "fedsam", dataset="celeba")
+    assert failed.startswith("preset tuned: fedsam: with these values 5 of 10 test runs ended at chance")
+    assert said("fedsam", dataset="celeba", local_steps=200) == []
     assert said("fedavg", local_steps=5) == said("fedavg", local_steps=1, local_epochs=2) == []
     assert said("feddyn", local_steps=1, preset="paper") == []
 
