@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.error import FlowerError
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
 from flwr.superlink.grid.http_grid import HttpGrid
@@ -23,16 +24,31 @@ PUBLIC = {"app", "serverapp", "clientapp", "simulation"}
 
 
 def test_no_other_file_uses_flowers_internals() -> None:
+    """But an example that takes a SuperNode's place; both are what the module's docstring says."""
     root = Path(fedgen.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        if path == Path(flower.__file__):
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            for name in names:
-                package, _, rest = name.partition(".")
-                assert package != "flwr" or rest.partition(".")[0] in PUBLIC, f"{path} imports {name}"
+    examples = Path(__file__).parents[2] / "examples"
+    using = {path.name for path in (*root.rglob("*.py"), *examples.glob("*.py")) if internals(path)}
+    assert using == {Path(flower.__file__).name, "light_site.py"}
+    assert "examples/light_site.py" in str(flower.__doc__)
+    simulating = {path.name for path in root.rglob("*.py") if "flwr.simulation" in imported(path)}
+    assert simulating == {"flower_simulation.py"}
+    assert "`fedgen.bench.peers`" in str(flower.__doc__)
+
+
+def imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def internals(path: Path) -> set[str]:
+    """What a file imports of Flower that is not its public interface."""
+    parts = {name: [*name.split("."), ""] for name in imported(path)}
+    return {name for name, (package, part, *_) in parts.items() if package == "flwr" and part not in PUBLIC}
 
 
 @pytest.mark.parametrize("name", flower.__all__)
@@ -119,6 +135,35 @@ def test_an_online_node_is_not_activated_and_a_deactivated_one_is(tmp_path: Path
     assert not state.activate_node(node, 30), "until two of its heartbeats have been missed"
     assert state.deactivate_node(node)
     assert state.activate_node(node, 30)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Alembic, which Flower uses
+def test_an_activation_without_an_interval_tells_whether_a_key_is_known_and_activates_nothing(tmp_path: Path) -> None:
+    """By which the doctor at a site asks."""
+    from flwr.server.superlink.linkstate import LinkStateFactory
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.superlink.federation import NoOpFederationManager
+
+    base = str(tmp_path / "superlink.sqlite")
+    state = LinkStateFactory(base, NoOpFederationManager(), ObjectStoreFactory(base)).state()
+    nodes = {key: state.create_node("aid", "name", key, 30) for key in (b"registered", b"online", b"removed")}
+    assert state.activate_node(nodes[b"online"], 30)
+    state.delete_node("aid", nodes[b"removed"])
+
+    def about() -> list[object]:
+        return [(n.node_id, n.status, n.online_until) for n in state.get_node_info(node_ids=list(nodes.values()))]
+
+    before = about()
+    for key, code in (
+        (b"registered", flower.INVALID_INTERVAL),
+        (b"online", flower.INVALID_INTERVAL),
+        (b"removed", flower.NOT_ACTIVATED),
+        (b"never seen", flower.NOT_ACTIVATED),
+    ):
+        with pytest.raises(FlowerError) as refused:
+            fleet_handlers.activate_node(flower.ActivateNodeRequest(public_key=key, heartbeat_interval=0.0), state)
+        assert refused.value.code == code, key
+    assert about() == before
 
 
 def test_a_supernode_has_one_message_at_a_time() -> None:

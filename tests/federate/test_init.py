@@ -105,7 +105,8 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     [
         (["--site", "north"], "a site is named twice"),
         (["--port", "8001"], "--port and --superlink-port are both 8001"),
-        (["--site", "../up"], "sites"),
+        (["--site", "../up"], "sites must be 1 to 40 of the letters A to Z and a to z, digits, '_', '.' and '-'"),
+        (["--site", "a b"], "the first a letter or digit, not 'a b'"),
         (["--sample", "28x28"], "such as 28,28,1"),
         (["--dtype", "int8"], "dtype"),
         (["--set", "model=rnn"], "unknown model 'rnn'"),
@@ -196,6 +197,29 @@ def test_the_configuration_explains_itself_and_leaves_out_what_divides_data(
     layers = {"algorithms": ["feddistill+"], "preset": "tuned", "users": 2, "active": 2, "rounds": 100}
     given = resolve({**layers, "dataset": "of-the-sites", "local_steps": 7, "train_fraction": 0.5}, own={"dataset"})
     assert AppSettings(root / "fedgen-federation", root / "server").config == given, "what is left out has its default"
+
+
+def test_the_commands_in_the_readme_are_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert init(monkeypatch, "my fed; true", *ARGUMENTS) == 0
+    text = Path("my fed; true/README.md").read_text()
+    commands = [
+        shlex.split(line, comments=True) for line in text.splitlines() if line.startswith("    fedgen federate ")
+    ]
+    assert [words[2:4] for words in commands[:5]] == [
+        [command, "my fed; true"]
+        for command in ("status", "add-site", "remove-site", "rotate-key", "renew-certificate")
+    ]
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_a_federation_of_one_site_is_pointed_out(
+    sites: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(monkeypatch, tmp_path / "f", *ARGUMENTS[4 - 2 * sites :]) == 0
+    assert tomllib.loads((tmp_path / "f/server/server.toml").read_text())["min_sites"] == sites
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("min_sites in server.toml is 1: nothing that it sends is compared" in shown) == (sites == 1)
 
 
 def test_a_folder_that_is_not_empty_is_refused(

@@ -1,6 +1,7 @@
 """The commands for the life of a federation, on the folders that `init` writes."""
 
 import datetime
+import errno
 import json
 import os
 import shutil
@@ -36,8 +37,11 @@ from fedgen.federate.deploy import superlink
 from fedgen.federate.deploy.edit import set_values
 from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.deploy.init import begin
-from fedgen.federate.deploy.keys import make_authority, public_keys
+from fedgen.federate.deploy.keys import make_authority, make_site_keys, public_keys
 from fedgen.federate.deploy.processes import free_port
+from fedgen.federate.flower import INVALID_INTERVAL, NOT_ACTIVATED
+from fedgen.federate.gate.http import Response
+from fedgen.federate.gate.rules import ACTIVATE
 from fedgen.federate.journal import GATE_JOURNAL, Journal
 from fedgen.federate.schema import ServerSettings, TaskSettings
 from fedgen.federate.server.status import Status
@@ -100,7 +104,10 @@ def test_a_site_is_added_ready_to_send(root: Path, fedgen: Any) -> None:
     code, said = fedgen("add-site", root / "server", "east")
     assert (code, "east is a site already" in said) == (2, True)
     code, said = fedgen("add-site", root, "../up")
-    assert (code, "name" in said) == (2, True)
+    assert (code, "name must be 1 to 40 of the letters A to Z and a to z, digits, '_', '.' and '-'" in said) == (
+        2,
+        True,
+    )
     assert "../up" not in settings.read_text()
     code, said = fedgen("add-site", root / "sites", "west")
     assert (code, "holds no federation" in said) == (2, True)
@@ -138,18 +145,113 @@ def test_keys_are_replaced_by_a_new_pair_or_the_sites_own(root: Path, fedgen: An
     assert "exists already" in fedgen("rotate-key", root, "north")[1]
 
     own = tmp_path / "own.pub"
-    own.write_bytes((root / "sites/north/site.pub").read_bytes())
+    first = new_key(own)
     code, said = fedgen("rotate-key", root, "south", "--public-key", own)
     assert (code, "mv new.key site.key; mv new.key.pub site.pub" in said) == (0, True)
-    assert public_keys(root / "server/keys")["south"] == old["north"]
+    assert (root / "server/keys/south.pub").read_bytes() == first
     assert "the key that south has already" in fedgen("add-site", root, "east", "--public-key", own)[1]
     assert "is a private key" in fedgen("add-site", root, "east", "--public-key", new)[1]
     own.write_text("ssh-rsa nothing")
     code, said = fedgen("rotate-key", root, "south", "--public-key", own)
     assert (code, "ssh-keygen -t ecdsa" in said) == (2, True)
-    own.write_bytes((root / "sites/south/site.pub").read_bytes())
+    new_key(own)
     assert fedgen("add-site", root, "east", "--public-key", own)[0] == 0
     assert not (root / "sites/east/site.key").exists()
+
+
+def new_key(path: Path) -> bytes:
+    """The public key of a pair that a site has made itself."""
+    path.write_bytes(public := make_site_keys()[1])
+    return public
+
+
+def test_a_key_that_a_site_had_before_is_refused_before_anything_changes(root: Path, fedgen: Any) -> None:
+    """SuperLink would refuse it at the end, when the key that works is deleted."""
+    north, south, gone = (root / f"{name}.pub" for name in ("north", "south", "gone"))
+    for name, kept in (("north", north), ("south", south)):
+        kept.write_bytes((root / f"sites/{name}/site.pub").read_bytes())
+    assert fedgen("rotate-key", root, "north")[0] == 0
+    assert fedgen("add-site", root, "gone", "--public-key", new_key(gone) and gone)[0] == 0
+    assert fedgen("remove-site", root, "gone")[0] == 0
+    shutil.rmtree(root / "sites/gone")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    for arguments in (
+        ("rotate-key", root, "north", "--public-key", north),
+        ("rotate-key", root, "south", "--public-key", north),
+        ("rotate-key", root, "south", "--public-key", gone),
+        ("add-site", root, "west", "--public-key", north),
+        ("add-site", root, "gone", "--public-key", gone),
+    ):
+        code, said = fedgen(*arguments)
+        assert (code, "is a key that was replaced or removed before" in said) == (2, True), said
+        assert "ssh-keygen" in said
+        assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert "the key that south has already" in fedgen("rotate-key", root, "south", "--public-key", south)[1]
+    assert fedgen("add-site", root, "gone")[0] == 0, "with a new pair"
+    assert set(public_keys(root / "server/keys")) == {"north", "south", "gone"}
+
+
+def test_a_key_that_is_damaged_may_be_replaced_and_hinders_nobody(root: Path, fedgen: Any) -> None:
+    (root / "server/keys/north.pub").write_text("half a k")
+    assert fedgen("rotate-key", root, "north")[0] == 0
+    new_key(root / "own.pub")
+    assert fedgen("rotate-key", root, "south", "--public-key", root / "own.pub")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        (["status", "{root}"], "server/log.jsonl"),
+        (["add-site", "{root}", "east"], "fedgen-federation/config.toml"),
+        (["rotate-key", "{root}", "north"], "server/keys/north.pub"),
+        (["remove-site", "{root}", "north"], "server/keys/north.pub"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_in_a_sentence(
+    arguments: list[str], path: str, root: Path, fedgen: Any
+) -> None:
+    """Where permissions do not stop the tests, a folder in the file's place does."""
+    file = root / path
+    file.unlink(missing_ok=True)
+    file.mkdir()
+    before = sorted(root.rglob("*"))
+    code, said = fedgen(*(argument.format(root=root) for argument in arguments))
+    assert (code, said) == (2, f"error: {file} cannot be read or written: Is a directory")
+    assert sorted(root.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "of", "name", "path"),
+    [
+        (["remove-site", "{root}", "north"], Path, "replace", "server/keys/north.pub"),
+        (["renew-certificate", "{root}"], Path, "exists", "authority/ca.key"),
+        (["status", "{root}"], Path, "stat", "server/server.toml"),
+        (["add-site", "{root}", "east"], Path, "stat", "server/server.toml"),
+        (["add-site", "{root}", "east"], Path, "read_bytes", "fedgen-federation/config.toml"),
+    ],
+)
+def test_what_permissions_refuse_is_named_in_a_sentence(
+    arguments: list[str],
+    of: type,
+    name: str,
+    path: str,
+    root: Path,
+    fedgen: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, refused = getattr(of, name), root / path
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    def call(path: Path, *rest: Any, **more: Any) -> Any:
+        if path == refused:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(of, name, call)
+        code, said = fedgen(*(argument.format(root=root) for argument in arguments))
+    assert (code, said) == (2, f"error: {refused} cannot be read or written: Permission denied")
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
 def test_the_certificate_is_renewed_for_the_same_key_and_names(root: Path, fedgen: Any, tmp_path: Path) -> None:
@@ -184,6 +286,13 @@ def test_the_servers_folder_names_its_certificate_too(root: Path, fedgen: Any) -
         assert (code, f"{root}/server/server.crt is now valid" in said) == (0, True), said
 
 
+def test_a_folder_without_a_certificate_is_said_to_be_that(root: Path, fedgen: Any, tmp_path: Path) -> None:
+    code, said = fedgen("renew-certificate", tmp_path / "nowhere")
+    assert (code, f"there is no {tmp_path}/nowhere; give the folder of a federation" in said) == (2, True), said
+    code, said = fedgen("renew-certificate", root / "sites")
+    assert (code, "sites holds no certificate of a server" in said) == (2, True), said
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_a_certificate_that_was_made_by_hand_is_renewed_or_refused_in_a_sentence(
     named: bool, root: Path, fedgen: Any
@@ -209,7 +318,7 @@ def test_a_certificate_that_was_made_by_hand_is_renewed_or_refused_in_a_sentence
     old = server.read_bytes()
     code, said = fedgen("renew-certificate", root)
     if not named:
-        assert (code, "its hosts as subject alternative names" in said) == (2, True), said
+        assert (code, "server.crt names no hosts, by which sites know the server" in said) == (2, True), said
         assert server.read_bytes() == old
         return
     assert code == 0, said
@@ -480,7 +589,27 @@ def test_the_clock(ahead: float, state: str) -> None:
     assert doctor._clock(ahead).state == state
 
 
-def test_the_doctor_asks_the_gate(root: Path) -> None:
+def as_superlink(response: Response) -> tuple[Any, list[tuple[str, Any]]]:
+    """A stand-in for the gate's connection to SuperLink, with this response to an activation, and what is asked."""
+    asked: list[tuple[str, Any]] = []
+
+    async def forward(head: Any, target: str, request: Any, client: Any) -> Response:
+        asked.append((target, request))
+        return response if target == ACTIVATE else Response(401, b"{}", ())
+
+    return forward, asked
+
+
+def test_the_doctor_says_ready_only_where_nothing_is_left_to_see(
+    root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for state, said in (("ok", "The site is ready"), ("warning", "Nothing is wrong, but read the warnings above")):
+        monkeypatch.setattr(doctor, "examine", lambda folder, state=state: [Finding(state, "key at the server", "so")])
+        code, shown = fedgen("doctor", root / "sites/north")
+        assert (code, said in shown) == (0, True), shown
+
+
+def test_the_doctor_asks_the_gate(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole gate without SuperLink: certificate, clock and key, and what is wrong with each."""
     import asyncio
 
@@ -504,9 +633,26 @@ def test_the_doctor_asks_the_gate(root: Path) -> None:
             pass
         found = findings(root / "sites/north")
         assert [found[name][0].state for name in ("port", "certificate", "clock")] == ["ok"] * 3
-        assert found["key at the server"][0].text == "known, but SuperLink does not answer"
+        assert found["key at the server"][0].text == "the gate knows it, but SuperLink does not answer"
         until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=824)
         assert f"valid until {until:%Y}" in found["certificate"][0].text
+
+        for status, code, state in (
+            (400, INVALID_INTERVAL, "ok"),
+            (412, NOT_ACTIVATED, "wrong"),
+            (401, None, "warning"),
+        ):
+            said = {"detail": "so"} if code is None else {"code": code, "detail": "so"}
+            response = Response(status, json.dumps(said).encode(), ())
+            forward, asked = as_superlink(response)
+            monkeypatch.setattr(gate, "_forward", forward)
+            (seen,) = findings(root / "sites/north")["key at the server"]
+            assert seen.state == state
+            (activation,) = [request for target, request in asked if target == ACTIVATE]
+            assert (activation.heartbeat_interval, len(activation.public_key) > 100) == (0.0, True)
+            assert ("gate and SuperLink know it" in seen.text) == (state == "ok")
+            assert ("register.sh" in seen.advice) == (state != "ok")
+        monkeypatch.undo()
 
         gate_module_every, gate_module._KEYS_EVERY = gate_module._KEYS_EVERY, 0.0
         gate._keys_due = 0.0

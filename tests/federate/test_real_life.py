@@ -38,11 +38,13 @@ def test_sites_come_and_go_and_get_other_keys_while_a_run_goes_on(tmp_path: Path
 
         new = add_site(folders, "site-3")
         shutil.copy(folders.site("site-0") / "data.npz", new)
-        assert register_keys(folders.server) == ["SuperLink knows the key of site-3"]
         time.sleep(gate._KEYS_EVERY)  # which the gate may take to look
+        (said,) = [finding for finding in examine(new) if finding.what == "key at the server"]
+        assert (said.state, said.text) == ("wrong", "the gate knows it, but SuperLink does not")
+        assert register_keys(folders.server) == ["SuperLink knows the key of site-3"]
         findings = {finding.what: finding for finding in examine(new)}
         assert not [finding for finding in findings.values() if finding.state != "ok"]
-        assert findings["key at the server"].text == "the gate knows it and lets this site in"
+        assert findings["key at the server"].text == "gate and SuperLink know it, and let this site in"
         processes.start_site("site-3")
         remove_site(folders, "site-1")
         assert register_keys(folders.server) == ["SuperLink no longer knows the old key of site-1"]

@@ -23,6 +23,7 @@ from fedgen.federate.server.judge import (
     broken,
     fell,
     loss_rose,
+    mean_loss,
     mended,
     most,
     outliers,
@@ -255,14 +256,29 @@ def test_a_round_after_which_the_model_predicts_no_numbers_is_taken_back(
     assert [len(e["sites"]) for e in events(server, "done")] == [4] * number + [3]
 
 
-def test_what_one_site_says_of_its_loss_moves_nothing(tmp_path: Path) -> None:
+def test_what_sites_say_of_their_losses_is_averaged_without_what_is_absurd() -> None:
+    honest = [0.31, 1.7, 0.02, 0.3, 4.4, 9.9]
+    assert mean_loss(honest) == float(np.mean(honest)), "to the bit, as the simulator's"
+    assert mean_loss([1e5, 3e5, 2e5]) == 2e5, "training that diverges"
+    assert mean_loss([-0.5, 0.5]) == 0.0
+    for absurd in (3.4e38, -3.4e38, 1e3):
+        assert mean_loss([0.5, absurd, 1.5]) == 1.0
+        assert mean_loss([absurd, 0.5]) == 0.5
+    assert mean_loss([]) is None
+
+
+@pytest.mark.parametrize("said", [1e6, -3.4e38])
+def test_what_one_site_says_of_its_loss_moves_nothing(said: float, tmp_path: Path) -> None:
     def lying(site: int, message: Message, content: RecordDict) -> RecordDict:
-        content["metrics"]["loss"] = 1e6 if site == 1 else 0.5
+        content["metrics"]["loss"] = said if site == 1 else 0.5
         return content
 
     server, _ = local_federation(tmp_path, small_setup("fedavg", users=3, active=3, rounds=1), lying)
     server.run()
     assert server.run_state.loss == 0.5
+    assert server.records[-1]["train_loss"] == 0.5
+    (done,) = events(server, "done")
+    assert done["loss"] == 0.5
 
 
 def test_with_differential_privacy_no_uploads_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

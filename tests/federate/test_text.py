@@ -1,6 +1,7 @@
 """What a site writes reaches log and terminal as plain text."""
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from local_federation import local_federation
 from rich.console import Console
 
 from fedgen.cli import federate, federate_life
+from fedgen.cli.main import main
 from fedgen.federate.journal import Journal, read_journal
 from fedgen.federate.server.status import Status
 from fedgen.federate.text import printable
@@ -66,6 +68,17 @@ def test_the_demonstration_and_status_show_a_sites_text_as_it_is(
     status.update()
     console.print(federate_life._picture(status))
     assert output.getvalue().count(text) == 3
+
+
+def test_a_path_in_an_error_is_harmless_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedgen", "federate", "status", "/nowhere\x1b[2J [red]" + "/x" * 200])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert (ended.value.code, "\x1b" in said) == (2, False)
+    assert f"/nowhere\\x1b[2J [red]{'/x' * 200} holds no federation" in said
 
 
 def test_a_name_in_a_message_is_harmless_too(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fedgen.federate.deploy import turns
 from fedgen.federate.deploy.edit import set_values
 from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.deploy.init import begin
+from fedgen.federate.deploy.keys import make_site_keys
 from fedgen.federate.deploy.members import add_site, remove_site, rotate_key
 from fedgen.federate.deploy.renew import renew_certificate
 from fedgen.federate.deploy.superlink import register_keys
@@ -103,7 +104,7 @@ def check(folders: Folders, *names: str) -> None:
     assert not [path for path in (folders.root / "unfinished").rglob("*") if path.is_file()]
 
 
-def stops(fresh: Callable[[], Folders], command: Callable[[Folders], object], *, killed: bool) -> Any:
+def stops(fresh: Callable[[], Folders], command: Callable[[Folders], object], *, killed: bool, least: int = 3) -> Any:
     """The federation after the command was stopped at its first write, at its second ..., with how it was before."""
     for number in range(1, 1000):
         folders = fresh()
@@ -114,7 +115,7 @@ def stops(fresh: Callable[[], Folders], command: Callable[[Folders], object], *,
         except StoppedError:
             yield folders, before
         if len(done) < number:
-            assert number > 3, "it is watched"
+            assert number > least, "it is watched"
             return
 
 
@@ -164,6 +165,45 @@ def test_a_site_with_its_own_key_may_be_added_again(fresh: Callable[[], Folders]
         again(add, folders)
         assert folders.public_key("east").read_bytes() == own.read_bytes()
         assert (folders.site("east") / "start.sh").exists()
+
+
+def test_a_sites_own_key_may_be_given_again_after_a_kill_and_the_one_before_is_kept(
+    fresh: Callable[[], Folders], tmp_path: Path
+) -> None:
+    own, old = tmp_path / "own.pub", tmp_path / "old.pub"
+    own.write_bytes(make_site_keys()[1])
+
+    def rotate(folders: Folders) -> object:
+        return rotate_key(folders, "north", own)
+
+    old.write_bytes(fresh().public_key("north").read_bytes())
+    for folders, _ in stops(fresh, rotate, killed=True, least=1):
+        again(rotate, folders)
+        assert folders.public_key("north").read_bytes() == own.read_bytes()
+        with pytest.raises(FedgenError, match="replaced or removed before"):
+            rotate_key(folders, "north", old)
+    for folders, _ in stops(fresh, lambda folders: remove_site(folders, "north"), killed=True):
+        again(lambda folders: remove_site(folders, "north"), folders)
+        shutil.rmtree(folders.site("north"))
+        with pytest.raises(FedgenError, match="replaced or removed before"):
+            add_site(folders, "north", old)
+
+
+def test_a_key_with_which_a_site_was_not_added_to_the_end_is_kept_where_another_takes_its_place(
+    fresh: Callable[[], Folders], tmp_path: Path
+) -> None:
+    """`register.sh` may have been called between."""
+    one, two = tmp_path / "one.pub", tmp_path / "two.pub"
+    for own in (one, two):
+        own.write_bytes(make_site_keys()[1])
+    for folders, _ in stops(fresh, lambda folders: add_site(folders, "east", one), killed=True):
+        taken = folders.public_key("east").exists()
+        again(lambda folders: add_site(folders, "east", two), folders)
+        if taken and folders.public_key("east").read_bytes() == two.read_bytes():
+            with pytest.raises(FedgenError, match="replaced or removed before"):
+                rotate_key(folders, "south", one)
+            return
+    pytest.fail("it was never stopped between key and folder")
 
 
 def test_removing_and_rotating_may_be_killed_and_given_again(fresh: Callable[[], Folders]) -> None:

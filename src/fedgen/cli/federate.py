@@ -18,14 +18,18 @@ from fedgen.cli import federate_life
 from fedgen.cli.console import console_for_output
 from fedgen.cli.flower import flower_is_installed
 from fedgen.cli.interrupts import raise_again
+from fedgen.cli.paths import PathErrors
 from fedgen.cli.settings import choices, takes_settings
 from fedgen.config import checked, parse_setting, resolve
 from fedgen.errors import FedgenError
 from fedgen.federate.schema import SIMULATION_ONLY, ServerSettings, TaskSettings
+from fedgen.federate.text import printable
 from fedgen.registry import is_address
 
 app = typer.Typer(
-    help="A real federation on Flower: the same algorithms across processes and machines.", no_args_is_help=True
+    help="A real federation on Flower: the same algorithms across processes and machines.",
+    no_args_is_help=True,
+    cls=PathErrors,
 )
 console = console_for_output(markup=False)
 AGREEMENT = 1e-5  # relative, over the first rounds; later ones drift as rounding differs
@@ -169,7 +173,12 @@ def init(
     plan = Plan(config, task_of_settings(config, task, proxy_samples=1))  # whether the model takes such samples
     algorithm, federation = plan.configure(plan.hyper)
     place = begin(folder, config, task, server, host=host, port=port, bind=bind, superlink_port=superlink_port)
-    console.print(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.")
+    console.print(printable(f"{place.root / 'README.md'} says what to do next; docs/federation.md explains it.", 1000))
+    if config.active == 1:
+        console.print(
+            f"One site trains in a round, so min_sites in server.toml is {server.min_sites}: nothing that it sends is"
+            " compared with others, and neither a bound nor taking back a round protects the model (docs/federation.md)."
+        )
     if config.weighting == "samples":
         console.print(
             f'weighting is "samples": a site weighs by what it says it has, up to {server.max_samples:,} samples'

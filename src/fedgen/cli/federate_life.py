@@ -67,7 +67,7 @@ def remove_site(folder: Root, name: Site) -> None:
     raise_again()
     folders = existing_federation(folder)
     remove_site(folders, name)
-    _say(f"{name} is removed: its key is deleted, and the gate refuses it. The other sites keep their numbers.")
+    _say(f"{name} is removed: the gate refuses its key. The other sites keep their numbers.")
     _tell_superlink(folders.server)
 
 
@@ -171,16 +171,17 @@ def doctor(
 ) -> None:
     """Check everything that a site needs, and say what is wrong and what to do. Run it at the site.
 
-    Versions, key, name, port, certificate, clock, whether the server knows the key, data, labels and model. Nothing is
-    changed, and no data is sent. The exit code is 1 if something is wrong.
+    Versions, key, name, port, certificate, clock, whether gate and SuperLink know the key, data, labels and model. Nothing
+    is changed, and no data is sent. The exit code is 1 if something is wrong.
     """
     flower_is_installed()
     from fedgen.federate.site.doctor import examine
 
     raise_again()
-    wrong = 0
+    wrong = warnings = 0
     for found in examine(folder.resolve()):
         wrong += found.state == "wrong"
+        warnings += found.state == "warning"
         line = Text.assemble((f"{found.state:8}", STYLES[found.state]), f"{found.what}: {printable(found.text)}")
         console.print(line)
         if found.advice:
@@ -188,7 +189,10 @@ def doctor(
     if wrong:
         _say(f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong; the lines after -> say what to do.")
         raise typer.Exit(1)
-    _say("The site is ready: ./start.sh connects it.")
+    if warnings:
+        _say("Nothing is wrong, but read the warnings above; ./start.sh connects the site.")
+    else:
+        _say("The site is ready: ./start.sh connects it.")
 
 
 def _say(line: str) -> None:

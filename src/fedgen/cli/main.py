@@ -19,6 +19,7 @@ from fedgen.cli.reproduce import reproduce
 from fedgen.cli.run import run
 from fedgen.cli.sweep import sweep
 from fedgen.errors import FedgenError
+from fedgen.federate.text import printable
 from fedgen.version import __version__
 
 app = typer.Typer(
@@ -63,5 +64,7 @@ def main() -> None:
     try:
         app()
     except FedgenError as error:
-        errors.print(f"[red]error:[/red] {escape(str(error))}")  # a path may have brackets
+        # A path may have brackets, and characters that a terminal obeys.
+        said = "\n".join(printable(line, len(line)) for line in str(error).split("\n"))
+        errors.print(f"[red]error:[/red] {escape(said)}")
         sys.exit(2)

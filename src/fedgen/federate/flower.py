@@ -1,7 +1,9 @@
-"""What is used of Flower's internals, all of it: another version of Flower is this file's work.
+"""What the package uses of Flower's internals, all of it: another version of Flower is this file's work.
 
-`flwr.app`, `flwr.serverapp` and `flwr.clientapp` are Flower's public interface and are imported where they are needed.
-Everything else is imported here and nowhere else. `tests/federate/test_flower.py` checks that the names are still
+`flwr.app`, `flwr.serverapp`, `flwr.clientapp` and, for a comparison of speed (`fedgen.bench.peers`), `flwr.simulation`
+are Flower's public interface and are imported where they are needed. Everything else that the package needs is imported
+here. Outside the package, `examples/light_site.py`, which takes a SuperNode's place, and tests import internals, too.
+`tests/federate/test_flower.py` checks that the names are still
 there, and that what they stand for still behaves as the gate and the server expect.
 """
 
@@ -84,6 +86,7 @@ __all__ = [
     "FLEET_HTTP_PUBLIC_KEY_HEADER",
     "FLEET_HTTP_SIGNATURE_HEADER",
     "HEARTBEAT_PATIENCE",
+    "INVALID_INTERVAL",
     "NODE_ONLINE",
     "NOT_ACTIVATED",
     "OPENS_INTERFACES",
@@ -150,6 +153,7 @@ UNPACKING_ERRORS = (
     UnexpectedObjectContentError,
 )  # fmt: skip
 NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
+INVALID_INTERVAL = int(ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL)
 # Environment variables that make SuperLink listen on further ports, on all addresses.
 OPENS_INTERFACES = (FLWR_INTERNAL_GRPC_CONTROL_API, FLWR_INTERNAL_GRPC_FLEET_API)
 

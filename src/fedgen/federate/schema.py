@@ -1,10 +1,12 @@
 """What the files of a federation may say: `task.toml` for all, `server.toml` at the server, `site.toml` at a site."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from fedgen.config import checked
 from fedgen.core.settings import NotNegative, Positive, Rate, WholeNumber
@@ -13,7 +15,19 @@ from fedgen.data.labels import checked_names
 from fedgen.errors import FedgenError
 
 Schema = TypeVar("Schema", bound=BaseModel)
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
+
+
+def _checked_name(name: str) -> str:
+    """The name of a site, which is also that of its folder and of its key."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}", name):
+        raise PydanticCustomError(
+            "name",
+            "must be 1 to 40 of the letters A to Z and a to z, digits, '_', '.' and '-', the first a letter or digit",
+        )
+    return name
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
 
 # Settings for dividing one dataset among users. Sites have their own data, so these are left out unless changed.
 SIMULATION_ONLY = (

@@ -1,5 +1,6 @@
 """The folders of a federation, with their settings and keys: the app, the server and one for each site."""
 
+import contextlib
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -145,7 +146,8 @@ def commented(settings: BaseModel) -> str:
 def existing_federation(path: Path) -> Folders:
     """The federation that `init` wrote into a folder; the server's folder within it will do, too."""
     for root in (path, path.parent if path.name == "server" else path):
-        if (root / "server" / "server.toml").exists():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            (root / "server" / "server.toml").stat()
             return Folders(root.resolve())
     raise FedgenError(
         f"{path} holds no federation (no server/server.toml); give the folder that `fedgen federate init` wrote"

@@ -1,5 +1,6 @@
 """What `fedgen federate init` writes: the folders of server and sites, and a README with the commands to run."""
 
+import shlex
 from pathlib import Path
 
 from fedgen.config import RunConfig
@@ -104,7 +105,7 @@ def begin(
     listed = ", ".join(names)
     text = _README.format(
         extras=extras, count=len(names), app=APP, host=host, port=port, bind=bind, inner=superlink_port, sites=listed,
-        unit=SERVER_UNIT, root=path,
+        unit=SERVER_UNIT, root=shlex.quote(str(path)),
     )  # fmt: skip
     if needed := without_paths(config).plugins:
         text += _PLUGINS.format(listed="\n".join(f"- {name}: {origin}" for name, origin in needed.items()))

@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgen.errors import FedgenError
 
-_MAKE_ONE = "`ssh-keygen -t ecdsa -b 384 -N '' -f new.key` at the site makes new.key and new.key.pub"
+MAKE_ONE = "`ssh-keygen -t ecdsa -b 384 -N '' -f new.key` at the site makes new.key and new.key.pub"
 _AUTHORITY_DAYS, _SERVER_DAYS = 3650, 825  # the latter is the most that some systems accept
 
 
@@ -132,9 +132,9 @@ def checked_public_key(path: Path) -> bytes:
     except FedgenError:
         raise
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise FedgenError(f"{path} is not a public key in OpenSSH's format: {error}; {_MAKE_ONE}") from error
+        raise FedgenError(f"{path} is not a public key in OpenSSH's format: {error}; {MAKE_ONE}") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise FedgenError(f"{path} is not an elliptic-curve key, as Flower needs; {_MAKE_ONE}")
+        raise FedgenError(f"{path} is not an elliptic-curve key, as Flower needs; {MAKE_ONE}")
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
 
 

@@ -12,6 +12,7 @@ from fedgen.federate.deploy import keys
 from fedgen.federate.deploy.edit import read_values, set_values
 from fedgen.federate.deploy.folders import Folders, write_site, write_site_keys
 from fedgen.federate.deploy.record import read_deployment
+from fedgen.federate.deploy.retired import is_retired, kept_key, replace_key, retire
 from fedgen.federate.deploy.scripts import write_site_script
 from fedgen.federate.deploy.site_folder import write_site_rest
 from fedgen.federate.deploy.turns import changing, staged
@@ -40,7 +41,8 @@ def add_site(folders: Folders, name: str, public_key: Path | None = None) -> Pat
                 raise FedgenError(f"{there} exists already, and nothing is overwritten; move it away first")
         public = None if public_key is None else _own_key(folders, public_key, besides=name if begun else "")
 
-        with staged(new.site(name), site, folders.public_key(name), toml, folders.app / "config.toml"):
+        files = (*_key_files(folders, name), toml, folders.app / "config.toml")
+        with staged(new.site(name), site, *files):
             write_site(new, described)
             if public is None:
                 public = write_site_keys(new.site(name))
@@ -52,12 +54,12 @@ def add_site(folders: Folders, name: str, public_key: Path | None = None) -> Pat
                 set_values(toml, sites=[*settings.sites, name])
             elif name in settings.removed:
                 set_values(toml, removed=[other for other in settings.removed if other != name])
-            write_whole(folders.public_key(name), public)  # from now on the gate lets it in
+            replace_key(folders.public_key(name), public)  # from now on the gate lets it in
     return site
 
 
 def remove_site(folders: Folders, name: str) -> None:
-    """Remove a site: its key is deleted, and the site is not asked again. It keeps its place in the list."""
+    """Remove a site: its key is taken away, and the site is not asked again. It keeps its place in the list."""
     with changing(folders.server):
         settings, begun = _settings(folders), _unfinished(folders).site(name)
         _check_member(folders, settings, name)
@@ -67,7 +69,7 @@ def remove_site(folders: Folders, name: str) -> None:
                 f"without {name} there are {left} sites, and min_sites in server/server.toml is {settings.min_sites}:"
                 " add another site first, or lower it"
             )
-        folders.public_key(name).unlink(missing_ok=True)  # first: from now on the gate refuses it
+        retire(folders.public_key(name))  # first: from now on the gate refuses it
         set_values(folders.server / "server.toml", removed=[*settings.removed, name])
         shutil.rmtree(begun, ignore_errors=True)
 
@@ -79,13 +81,13 @@ def rotate_key(folders: Folders, name: str, public_key: Path | None = None) -> P
         if (begun := _unfinished(folders).site(name)).exists():
             raise _interrupted(name, begun)
         if public_key is not None:
-            write_whole(folders.public_key(name), _own_key(folders, public_key))
+            replace_key(folders.public_key(name), _own_key(folders, public_key))
             return None
         place, new = folders.root / "new-keys" / name, folders.root / _UNFINISHED / "new-keys" / name
         if place.exists():
             raise FedgenError(f"{place} exists already; delete the folder, or move it away, and try again")
-        with staged(new, place, folders.public_key(name)):
-            write_whole(folders.public_key(name), write_site_keys(new))
+        with staged(new, place, *_key_files(folders, name)):
+            replace_key(folders.public_key(name), write_site_keys(new))
         return place
 
 
@@ -115,13 +117,24 @@ def _interrupted(name: str, begun: Path) -> FedgenError:
 
 
 def _own_key(folders: Folders, path: Path, besides: str = "") -> bytes:
-    """A public key that a site has made itself, and that no site has already, but perhaps this one."""
-    public = keys.checked_public_key(path)
+    """A public key that a site has made itself, and that no site has or had already, but perhaps this one has."""
+    public, folder = keys.checked_public_key(path), folders.server / "keys"
     pem = keys.as_pem(public, path)
-    for name, other in keys.public_keys(folders.server / "keys").items():
-        if other == pem and name != besides:
+    having = [name for name, other in keys.public_keys(folder).items() if other == pem]
+    for name in having:
+        if name != besides:
             raise FedgenError(f"{path} is the key that {name} has already; every site needs its own")
+    if not having and is_retired(pem, folder):
+        raise FedgenError(
+            f"{path} is a key that was replaced or removed before, which SuperLink never takes again; {keys.MAKE_ONE}"
+        )
     return public
+
+
+def _key_files(folders: Folders, name: str) -> list[Path]:
+    """What changes when a site gets a key: that, and where the one before it is kept."""
+    key = folders.public_key(name)
+    return [key, kept_key(key)] if key.exists() else [key]
 
 
 def _count(folders: Folders, users: int) -> None:

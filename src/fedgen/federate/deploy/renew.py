@@ -25,10 +25,17 @@ class Renewed(NamedTuple):
 
 def server_certificate(given: Path) -> Path:
     """The certificate that is given as a file, by the federation's folder, or by the server's within it."""
-    if given.is_file():
-        return given
-    inside = given / "server.crt"
-    return inside if inside.is_file() else given / "server" / "server.crt"
+    if not given.exists():
+        raise FedgenError(
+            f"there is no {given}; give the folder of a federation, the server's within it, or the server's certificate"
+        )
+    for path in (given, given / "server.crt", given / "server" / "server.crt"):
+        if path.is_file():
+            return path
+    raise FedgenError(
+        f"{given} holds no certificate of a server (no server.crt and no server/server.crt); give the folder that"
+        " `fedgen federate init` wrote, or the certificate itself"
+    )
 
 
 def renew_certificate(path: Path, authority: Path) -> Renewed:
@@ -63,11 +70,13 @@ def _renew(path: Path, authority: Path) -> Renewed:
         raise FedgenError(f"{authority / 'ca.key'} is not an elliptic-curve key, as `fedgen federate init` makes them")
     try:
         content = renewed_certificate(Authority(key, root), old)
-    except (x509.ExtensionNotFound, ValueError, UnsupportedAlgorithm) as error:
+    except x509.ExtensionNotFound:
         raise FedgenError(
-            f"{path} cannot be renewed ({error}): a server's certificate has a key that can be read, and its hosts as"
-            " subject alternative names"
-        ) from error
+            f"{path} names no hosts, by which sites know the server; one that can be renewed has them as subject"
+            " alternative names, as `fedgen federate init` makes it"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise FedgenError(f"{path} cannot be renewed: its key or its extensions cannot be read: {error}") from error
     kept = path.with_name(f"server.crt.until-{old.not_valid_after_utc:%Y-%m-%d-%H%M%S}")
     write_whole(kept, path.read_bytes())
     write_whole(path, content)

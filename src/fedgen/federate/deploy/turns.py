@@ -32,7 +32,7 @@ def staged(staging: Path, final: Path, *changed: Path) -> Iterator[None]:
     Otherwise, also after Ctrl-C, the changed files are as they were before, and `staging` is gone. A process that is
     killed leaves it: then the command, given again, begins anew, and keeps the folder even if it fails once more.
     """
-    before = {path: path.read_bytes() if path.exists() else None for path in changed}
+    before = {path: _content(path) for path in changed}
     again = staging.exists()
     try:
         staging.mkdir(parents=True, exist_ok=True)
@@ -56,8 +56,15 @@ def staged(staging: Path, final: Path, *changed: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 def _restore(path: Path, content: bytes | None) -> None:
     if content is None:
         path.unlink(missing_ok=True)
-    elif not path.exists() or path.read_bytes() != content:
+    elif _content(path) != content:
         write_whole(path, content)

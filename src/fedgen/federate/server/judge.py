@@ -21,6 +21,7 @@ from fedgen.runs.checkpoint import load_tree, read_about, save_tree
 _POINTS, _SHARE = 20.0, 0.5  # of accuracy: how many are lost, and how much is left of what there was
 _PART = re.compile(r"^(?:\.base)*(?:\.\w+|\[[^]]*\])?")  # the beginning of an array's name: '.base.params', say
 _NATS, _TIMES = 1.0, 3.0  # of the loss: by how much it has grown, and how many times
+_ABSURD = 10.0  # of the loss: how many times the others' it is, or that many nats
 _FEW = 16  # samples that show whether a model's predictions are finite
 
 
@@ -106,6 +107,18 @@ def rose(before: float, after: float) -> bool:
 def loss_rose(before: float | None, losses: Sequence[float]) -> bool:
     """Whether the median of the sites' losses did, of three or more: no single site can move that far."""
     return before is not None and len(losses) > 2 and rose(before, float(np.median(losses)))
+
+
+def mean_loss(losses: Sequence[float]) -> float | None:
+    """The mean of the sites' losses, as the simulator reports it, without those that are absurdly far from the others.
+
+    Absurd is more than `_ABSURD` times what half of the sites do not exceed, and more than that many nats.
+    """
+    if not losses:
+        return None
+    sizes = np.abs(losses)
+    usual = float(np.sort(sizes)[(len(sizes) - 1) // 2])
+    return float(np.mean(np.asarray(losses)[sizes <= _ABSURD * max(usual, 1.0)]))
 
 
 def most(some: int, of: int) -> bool:

@@ -37,7 +37,17 @@ from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings, read_settings
 from fedgen.federate.server.checks import besides_arrays, checked_score, checked_update, largest_update
 from fedgen.federate.server.exchange import Exchange
-from fedgen.federate.server.judge import Judge, Judgement, Unjudged, broken, loss_rose, mended, most, outliers
+from fedgen.federate.server.judge import (
+    Judge,
+    Judgement,
+    Unjudged,
+    broken,
+    loss_rose,
+    mean_loss,
+    mended,
+    most,
+    outliers,
+)
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.settings import AppSettings
 from fedgen.federate.site.data import checked_samples, checked_shape
@@ -183,7 +193,7 @@ class Server:
             self._unjudged.keep(number, state, uploads)
         self.run_state.round = number + 1
         self.run_state.loss = float(np.median(losses)) if losses else None
-        loss = float(np.mean(losses)) if losses else None
+        loss = mean_loss(losses)
         self.run_state.unscored = {"train_loss": loss, **{key: float(value) for key, value in metrics.items()}}
         self.run_state.seconds += time.monotonic() - start
         self._save(after)

@@ -27,9 +27,11 @@ from fedgen.federate.deploy.site_folder import EXPECTED
 from fedgen.federate.flower import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
+    INVALID_INTERVAL,
     SYSTEM_TIME_TOLERANCE,
     TIMESTAMP_HEADER,
     TIMESTAMP_TOLERANCE,
+    ActivateNodeRequest,
     sign_message,
 )
 from fedgen.federate.plan import Plan
@@ -42,7 +44,9 @@ _TIMEOUT = 15.0  # seconds
 _AHEAD, _BEHIND = SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
 _SOON = 30  # days before its end from which a certificate is a warning
 _QUESTION = "/v1/fleet/get-run"  # a path that the gate forwards for a site; asked for no run, SuperLink does nothing
+_ACTIVATION = "/v1/fleet/activate-node"  # asked with an interval that SuperLink refuses, once it has found the key
 _REFUSED = "refused by the gate: "
+_UNKNOWN = 412  # SuperLink's answer to the activation of a key that it does not know
 
 
 class Finding(NamedTuple):
@@ -172,7 +176,7 @@ def _certificate(host: str, port: int, trusted: ssl.SSLContext) -> Finding:
 
 
 def _gate(deployment: Deployment, trusted: ssl.SSLContext, key: ec.EllipticCurvePrivateKey | None) -> Iterator[Finding]:
-    """The clock, and whether the server knows the key: by the gate's answers to a request that asks for nothing."""
+    """The clock, and whether gate and SuperLink know the key: by their answers to requests that ask for nothing."""
     url = f"https://{deployment.address}{_QUESTION}"
     with httpx.Client(verify=trusted, trust_env=False, timeout=_TIMEOUT) as client:
         try:
@@ -188,6 +192,9 @@ def _gate(deployment: Deployment, trusted: ssl.SSLContext, key: ec.EllipticCurve
                 return
             # Signed with the server's time, so that a wrong clock here is one finding and not two.
             answer = client.post(url, content=b"", headers=signed(key, server))
+            headers = signed(key, server)
+            nothing = ActivateNodeRequest(public_key=public_pem(key), heartbeat_interval=0.0).SerializeToString()
+            activation = client.post(f"https://{deployment.address}{_ACTIVATION}", content=nothing, headers=headers)
         except KeyError:
             yield Finding("warning", "clock", "the server does not say its time", "is it an older version?")
             return
@@ -201,21 +208,46 @@ def _gate(deployment: Deployment, trusted: ssl.SSLContext, key: ec.EllipticCurve
             " server's operator, who runs `fedgen federate rotate-key ... --public-key`"
         )
         yield Finding("wrong", "key at the server", reason, advice)
-    elif answer.status_code in (502, 503):
-        yield Finding("warning", "key at the server", "known, but SuperLink does not answer", "wait for the server")
+    elif {answer.status_code, activation.status_code} & {502, 503}:
+        text = "the gate knows it, but SuperLink does not answer"
+        yield Finding("warning", "key at the server", text, "wait for the server")
     else:
-        yield Finding("ok", "key at the server", "the gate knows it and lets this site in")
+        yield _at_superlink(activation)
+
+
+def _at_superlink(answer: httpx.Response) -> Finding:
+    """Whether SuperLink knows a key that the gate knows, by its answer to an activation without an interval."""
+    if answer.status_code == _UNKNOWN:
+        advice = (
+            "the server's operator runs server/register.sh while SuperLink runs; if that says that the key was once"
+            " removed, send the public half of a new pair for `fedgen federate rotate-key ... --public-key`"
+        )
+        return Finding("wrong", "key at the server", "the gate knows it, but SuperLink does not", advice)
+    try:
+        code = answer.json()["code"]
+    except (ValueError, LookupError, TypeError):
+        code = None
+    if code == INVALID_INTERVAL:
+        return Finding("ok", "key at the server", "gate and SuperLink know it, and let this site in")
+    text = "the gate knows it; whether SuperLink does is seen when start.sh connects"
+    return Finding(
+        "warning", "key at the server", text, "if it does not, the server's operator runs server/register.sh"
+    )
 
 
 def signed(key: ec.EllipticCurvePrivateKey, when: datetime.datetime) -> dict[str, str]:
     """The headers by which SuperLink and the gate recognise a site."""
-    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     at = when.isoformat()
     return {
-        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public).decode(),
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_pem(key)).decode(),
         TIMESTAMP_HEADER: at,
         FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(key, at.encode())).decode(),
     }
+
+
+def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The public key, as Flower holds it."""
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _clock(ahead: float) -> Finding:
