@@ -181,7 +181,7 @@ def _masked(x: Array, places: Sequence[Array | None], values: Array) -> tuple[Ar
     """A mask of some axes and its values, both so that they broadcast to the array."""
     (axis, mask), *more = ((axis, place) for axis, place in enumerate(places) if place is not None)
     after = x.ndim - axis - mask.ndim
-    if more or values.ndim > after and values.shape[-after - 1] != 1:
+    if more or (values.ndim > after and values.shape[-after - 1] != 1):
         raise FedgenError(
             "where a mask says so, a module can put the same everywhere, as in h[mask] = 0; use torch.where for values"
             " that differ, or numbers of places where the mask is always the same"
