@@ -128,8 +128,13 @@ def select(x: Array, dim: int, index: int) -> Array:
     return jax.lax.index_in_dim(x, index, dim, keepdims=False)
 
 
+_TO_THE_END = 2**63 - 1  # as PyTorch says it
+
+
 def _range(length: int, start: int | None, end: int | None) -> tuple[int, int]:
     """Where a slice begins and ends; ends beyond the array are at its end."""
+    if not start and (end is None or end == _TO_THE_END):  # also of an axis whose length is a symbol of jax.export
+        return 0, length
     first, last, _ = slice(start, end).indices(length)
     return first, max(first, last)
 
@@ -208,7 +213,7 @@ def gather(x: Array, dim: int, places: Array, sparse_grad: bool = False) -> Arra
 @operation("aten.scatter_add.default")
 def scatter_add(x: Array, dim: int, places: Array, source: Array) -> Array:
     """The array with numbers added, each at its place along an axis."""
-    grid = list(jnp.indices(places.shape, sparse=True))
+    grid = [jax.lax.broadcasted_iota(places.dtype, places.shape, axis) for axis in range(x.ndim)]
     grid[dim] = places
     return x.at[tuple(grid)].add(source[tuple(map(slice, places.shape))])
 
