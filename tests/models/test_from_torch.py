@@ -439,13 +439,76 @@ def test_a_transformer_may_mask_its_padding_whatever_the_sample() -> None:
         def forward(self, words: torch.Tensor) -> torch.Tensor:
             return self.fc(self.encoder(self.embedding(words), src_key_padding_mask=words == 0).mean(1))
 
-    module = Masked()
-    model, params, statistics = _model(module, TOKENS)
-    words = np.array([[1, 2, 3, 4, 0, 0, 0], [4, 3, 0, 0, 0, 0, 0]])
-    z, _ = model.extract(params.extractor, statistics, words, False)
-    found = model.predict(params.predictor, z)
-    theirs = module.train()(torch.tensor(words)).detach()  # in evaluation its fast path leaves the padding out
-    np.testing.assert_allclose(found, theirs, atol=1e-5)
+    # The last text is empty: its words attend to nothing.
+    words = torch.tensor([[1, 2, 3, 4, 0, 0, 0], [4, 3, 0, 0, 0, 0, 0], [0] * 7])
+    _assert_trained_like_torch(Masked(), TOKENS, words)
+
+
+def _assert_trained_like_torch(module: nn.Module, sample: Any, x: torch.Tensor) -> None:
+    y = torch.arange(len(x)) % 2
+    _, (logits, gradients, _) = _ours(fedgen.from_torch(module, sample=sample), x, y)
+    theirs = _theirs(module, x, y, True)
+    np.testing.assert_allclose(logits, theirs[0], atol=1e-5)
+    assert _distance(gradients, theirs[1]) < 1e-4
+
+
+class Lengths(nn.Module):
+    """What has no derivative at 0, where PyTorch takes 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fc = nn.Linear(4, 6, bias=False), nn.Linear(19, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        unit, alike = functional.normalize(h), functional.cosine_similarity(h, h.flip(1))
+        of_rows = [h.norm(dim=1), h.norm(p=3, dim=1), alike, h.std(1), torch.std_mean(h, 1)[0], h.abs().mean(1)]
+        far = torch.cdist(h[:, None], torch.zeros(1, 26, 6)).squeeze(1)[:, :1]  # of so many PyTorch takes another way
+        return self.fc(torch.cat([unit, h, torch.stack(of_rows, 1), far], 1))
+
+
+def test_at_zero_gradients_of_lengths_are_torchs() -> None:
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    x[1] = 0
+    _assert_trained_like_torch(Lengths(), (4,), x)
+
+
+class Unpooled(nn.Module):
+    """With numbers put where a mask says so, and maxima put back where they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fc = nn.Conv2d(1, 2, 3), nn.Linear(32, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        h[h < 0] = 0.1
+        largest, places = functional.max_pool2d(h, 2, return_indices=True)
+        return self.fc(functional.max_unpool2d(largest, places, 2).flatten(1))
+
+
+def test_masks_and_places_of_maxima_are_torchs() -> None:
+    _assert_trained_like_torch(Unpooled(), (1, 6, 6), torch.randn(3, 1, 6, 6))
+
+
+class Chosen(nn.Module):
+    """Takes numbers out by a mask, or puts different ones there."""
+
+    def __init__(self, put: bool = False) -> None:
+        super().__init__()
+        self._put = put
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self._put:
+            return x * x[x > 0].mean()
+        x = x.clone()
+        x[:, torch.tensor([True, False, True, False])] = torch.arange(2.0)
+        return x
+
+
+class Second(nn.Module):
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return pair[1].float()
 
 
 with warnings.catch_warnings():
@@ -485,6 +548,13 @@ with warnings.catch_warnings():
         (nn.Sequential(nn.Linear(4, 2)).half(), {}, r"but of torch.float16; .*module.float\(\)"),
         (nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), {}, "'0.weight' has no shape .* call the module once"),
         (nn.Sequential(OLD_WEIGHT_NORM, nn.Linear(3, 2)), {}, "parametrizations.weight_norm"),
+        (nn.Sequential(Chosen(), nn.Linear(4, 2)), {}, r"as many numbers as a mask says.*torch.where"),
+        (nn.Sequential(Chosen(put=True), nn.Linear(4, 2)), {}, r"can put the same everywhere.*torch.where"),
+        (
+            nn.Sequential(nn.AdaptiveMaxPool1d(2, return_indices=True), Second(), nn.Linear(2, 2)),
+            {},
+            r"aten.adaptive_max_pool1d.default, in '0', has a counterpart without its result 1",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_model_is_said(module: Any, options: dict[str, Any], message: str) -> None:

@@ -26,6 +26,9 @@ def whole(*shape: int, most: int = 5) -> np.ndarray:
 X, POSITIVE, IMAGE = some(3, 4, 5), some(3, 4, 5, low=0.1), some(2, 4, 9, 8)
 TRUE = RNG.random((3, 4, 5)) > 0.5
 MATRIX = some(4, 6)
+WITH_ZEROS = some(3, 4, 5)
+WITH_ZEROS[:, 1], WITH_ZEROS[:, :, 2], WITH_ZEROS[0, :, 1] = 0, 0, 0.5
+NEAR = X[:, :2] + np.array([[0.0], [0.3]], np.float32)  # of each two rows one is the same
 STATES, PARAMS = [some(2, 3, 5), some(2, 3, 5)], [some(20, 4), some(20, 5), some(20), some(20)]
 UNARY = (
     "abs ceil cos cosh erf exp expm1 floor isfinite isinf isnan mish neg relu round sigmoid sign silu sin sinh square"
@@ -41,6 +44,7 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         return f"aten.{name}" if "." in name else f"aten.{name}.default", arguments, named
 
     yield from (case(name, X) for name in UNARY.split())
+    yield case("abs", WITH_ZEROS)
     yield from (case(name, X / 3) for name in ("acos", "asin", "atanh"))
     yield from (case(name, POSITIVE) for name in ("log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sqrt"))
     yield from (case(name, TRUE) for name in ("bitwise_not", "logical_not"))
@@ -99,9 +103,10 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     )
     yield case("sum.dim_IntList", TRUE, [0])
     yield case("prod.dim_int", X, 1)
-    for name in ("var", "std", "var_mean"):
+    for name in ("var", "std", "var_mean", "std_mean"):
         yield case(f"{name}.correction", X, [0, 2], correction=0, keepdim=True)
         yield case(f"{name}.correction", X, [1])
+        yield case(f"{name}.correction", WITH_ZEROS, [1])
     yield from (case(name, X, [1]) for name in ("amax", "amin"))
     yield from (case(name, X, *dims) for name in ("argmax", "argmin") for dims in ((), (1, True)))
     for name in ("any", "all"):
@@ -118,9 +123,14 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield from (case(name, X, 1) for name in ("cumsum", "cumprod"))
     yield case("logsumexp", X, [1], True)
     yield case("linalg_vector_norm", X, 2, [1])
+    yield from (case("linalg_vector_norm", WITH_ZEROS, p, [1]) for p in (0, 0.5, 1, 1.5, 2, 3, np.inf))
+    yield case("linalg_vector_norm", np.zeros((2, 3), np.float32))
+    yield from (case("_cdist_forward", X, NEAR, p, None) for p in (1.0, 2.0, 3.0))
+    yield case("_euclidean_dist", X[0], NEAR[0])
+    yield from (case("median.dim", odd, dim, keep) for odd, dim, keep in ((X, 1, True), (X, -1, False)))
     yield case("_softmax", X, 1, False)
     yield case("softmax.int", X, 1)
-    yield case("_safe_softmax", X, 1)
+    yield from (case("_safe_softmax", x, 1) for x in (X, np.where(X[:, :1] > 0, X, -np.inf)))
     yield case("_log_softmax", X, 1, False)
     yield case("log_softmax.int", X, 1)
 
@@ -151,8 +161,13 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield from (case(name, X, [None, whole(2, 3, most=4)]) for name in ("index.Tensor", "_unsafe_index.Tensor"))
     yield case("index.Tensor", X, [whole(2, most=3), whole(2, most=4)])
     yield from (case("index_put", X, [np.array([0, 2])], some(2, 4, 5), add) for add in (True, False))
+    yield from (case("index_put", X, [TRUE], np.float32(0.5), add) for add in (True, False))
+    yield case("index_put", X, [None, TRUE[0, :, 0]], some(3, 1, 5))
+    yield case("index_put", X, [TRUE[:, :, 0]], some(5), True)
     yield case("index_select", X, 1, whole(6, most=4))
     yield case("gather", X, 1, whole(2, 7, 5, most=4))
+    yield case("scatter_add", X, 1, whole(2, 7, 5, most=4), some(2, 7, 5))
+    yield case("scatter_add", X, -1, whole(3, 2, 4), some(3, 2, 4))
     yield case("flip", X, [0, 2])
     yield from (case("roll", X, *how) for how in (([2],), ([1, -1], [0, 2])))
     yield case("constant_pad_nd", X, [1, 2, -1, 0], 3.0)
@@ -229,6 +244,9 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield case("scaled_dot_product_attention", *ATTENTION)
     yield case("scaled_dot_product_attention", *ATTENTION, some(3, 5), scale=0.3)
     yield case("scaled_dot_product_attention", *ATTENTION, np.array([True, False, True, True, False]).reshape(1, 5))
+    none = np.array([True, False, False])[:, None]  # two queries may attend to nothing
+    yield case("scaled_dot_product_attention", *ATTENTION, none)
+    yield case("scaled_dot_product_attention", *ATTENTION, np.where(none, some(3, 5), -np.inf))
     yield case("scaled_dot_product_attention", *ATTENTION, is_causal=True)
     yield case("scaled_dot_product_attention", some(2, 4, 3, 4), *ATTENTION[1:], enable_gqa=True)
     yield case("pixel_shuffle", IMAGE, 2)
@@ -262,6 +280,7 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield case("max_pool1d_with_indices", X, [3], [2])
     yield case("max_pool2d_with_indices", IMAGE, [3, 2], [2, 2])
     yield case("max_pool3d_with_indices", IMAGE, [2, 2, 1])
+    yield case("max_pool2d_with_indices", ordered, [4, 3], [2, 1], [2, 1], [1, 2], True)
     yield from (
         case("avg_pool2d", IMAGE, *how)
         for how in (

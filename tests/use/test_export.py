@@ -127,9 +127,14 @@ class _Equinox(eqx.Module):
         return self.mlp(x.reshape(-1))
 
 
+class _FirstChannel(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, 0]
+
+
 def _torch_module() -> torch.nn.Module:
-    layers = [torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.Flatten()]
-    return torch.nn.Sequential(*layers, torch.nn.Linear(72, 4))
+    layers = [torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), _FirstChannel(), torch.nn.Flatten()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(36, 4))
 
 
 OTHERS: dict[str, tuple[Callable[[], fedgen.Model], int | str]] = {  # and how many samples their programs take

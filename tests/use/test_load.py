@@ -263,6 +263,29 @@ def test_the_network_is_found_in_what_an_algorithm_keeps() -> None:
         np.testing.assert_allclose(infer(setup.task.model, *model.network, x), made.predict_global(base, x), rtol=1e-5)
 
 
+def test_weights_come_back_of_a_network_that_standardises_each_sample() -> None:
+    """Of zeros it makes NaN."""
+    init, extract, predict, *_ = _own_model()
+
+    def standardised(w: jax.Array, s: tuple, x: jax.Array, train: bool) -> tuple:
+        x = x.reshape(len(x), -1)
+        return extract(w, s, (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), train)
+
+    model = fedgen.Model(init, standardised, predict)
+    settings = {"users": 4, "active": 2, "rounds": 1, "local_steps": 1, "alpha": 1.0}
+    found, x = fedgen.simulate("fedavg", data=named_data(), model=model, **settings).model(), named_data().x_test[:5]
+    np.testing.assert_allclose(
+        found.features(x) @ found.network.params.predictor, found.logits(x), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_weights_come_back_of_a_network_that_is_no_number() -> None:
+    setup = small_setup("fedavg")
+    server = jax.tree.map(lambda a: np.full_like(a, np.nan), play(setup, 0).server)
+    model = Classifier(Whose("fedavg", 0), setup.config, setup.task, named_data().form, Trained(server, None, 1))
+    assert np.isnan(model.network.params.predictor["weight"]).all()
+
+
 @pytest.mark.parametrize(("kept", "given"), [("uint8", np.uint16), ("uint16", np.uint8)])
 def test_images_of_another_depth_are_refused(kept: str, given: type, tmp_path: Path) -> None:
     form = named_data().form._replace(dtype=kept, max_value=4095 if kept == "uint16" else 255)

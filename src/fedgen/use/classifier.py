@@ -17,9 +17,10 @@ from fedgen.data.dataset import DataForm
 from fedgen.errors import FedgenError
 from fedgen.runs.task import federation_of
 from fedgen.runs.trained import Trained, completed, needed_of_users
-from fedgen.use.inputs import samples_of
+from fedgen.use.inputs import samples_of, some_samples
 
 CHUNK = 256  # samples of one forward pass
+_TRIED = 3  # samples by which a network is recognised
 
 
 class Network(NamedTuple):
@@ -140,7 +141,7 @@ class Classifier:
     def network(self) -> Network:
         """Its parameters and statistics; an ensemble has several networks and gets a sentence."""
         if self._network is None:
-            self._network = _network(self.config, self.whose, self.task, self._state)
+            self._network = _network(self.config, self.whose, self.task, self.form, self._state)
         return self._network
 
     def _compiled(self, f: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -214,7 +215,7 @@ def _predict(algorithm: Algorithm, state: _State, x: Array) -> Array:
     return algorithm.predict_local(state.received, state.client, x)
 
 
-def _network(config: RunConfig, whose: Whose, task: Task, state: _State) -> Network:
+def _network(config: RunConfig, whose: Whose, task: Task, form: DataForm, state: _State) -> Network:
     """The network in an algorithm's state: what its prediction passes to the model's functions is noted."""
     model = task.model
     noted: list[Network] = []
@@ -234,12 +235,14 @@ def _network(config: RunConfig, whose: Whose, task: Task, state: _State) -> Netw
     algorithm = built(config, whose.algorithm, watched)
     extractors.clear()
     noted.clear()
-    x = task.prepare(jnp.zeros((2, *task.sample.shape), task.sample.dtype))
+    x = task.prepare(jnp.asarray(some_samples(form, _TRIED)))
     logits = _predict(algorithm, state, x)
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(noted))
     if len(noted) == 1 and not traced:
         network: Network = jax.tree.map(np.asarray, noted[0])
-        if np.allclose(infer(model, network.params, network.statistics, x), logits, rtol=1e-4, atol=1e-5):
+        found = infer(model, network.params, network.statistics, x)
+        scale = np.max(np.abs(logits), initial=1.0, where=np.isfinite(logits))
+        if np.allclose(found, logits, rtol=1e-4, atol=1e-5 * scale, equal_nan=True):
             return network
     raise FedgenError(
         f"{whose.algorithm} does not predict with one network, so there are no features or weights of one"

@@ -30,6 +30,15 @@ class Inputs(NamedTuple):
     labels: list[Any] | None = None  # as written: text is a class's name or its number, a number is its number
 
 
+def some_samples(form: DataForm, count: int) -> NDArray[Any]:
+    """Samples at random, as the run stored its own, to try a network with."""
+    rng, kept = np.random.default_rng(0), np.dtype(form.dtype)
+    shape = (count, *form.sample)
+    if kept.kind in "iu":  # of tokens, which may be few, the first two
+        return rng.integers(0, form.max_value + 1 if kept.kind == "u" else 2, shape).astype(kept)
+    return rng.normal(size=shape).astype(np.float32)
+
+
 def samples_of(x: Any, form: DataForm) -> NDArray[Any]:
     """Samples as the run stored them, from an array of them, a single one, or images (files or PIL's)."""
     if isinstance(x, str | Path | Image.Image):

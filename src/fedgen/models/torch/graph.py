@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from fedgen.core.contract import Array
+from fedgen.errors import FedgenError
 from fedgen.models.torch.registry import OPERATIONS
 
 # Arguments that say where and how PyTorch keeps a tensor.
@@ -84,7 +85,7 @@ def _computed(node: Node, known: Mapping[str, Any], floating: Any, draw: Callabl
 
     target: Any = node.target
     if target is operator.getitem:
-        return known[node.args[0].name][node.args[1]]
+        return _result(node, known)
     if _name(node) not in OPERATIONS:
         arguments = [value(a) for a in node.args]
         return arguments[0].shape[arguments[1]] if _name(node) == "aten.sym_size.int" else target(*arguments)
@@ -92,6 +93,21 @@ def _computed(node: Node, known: Mapping[str, Any], floating: Any, draw: Callabl
     function, random = OPERATIONS[_name(node)]
     named = {name: value(a) for name, a in named.items() if name not in _STORAGE}
     return function(*map(value, positional), **named, **({"draw": draw} if random else {}))
+
+
+def _result(node: Node, known: Mapping[str, Any]) -> Any:
+    """One of an operation's results; None stands for one that its counterpart does not compute."""
+    whole: Any
+    whole, place = node.args
+    found = known[whole.name][place]
+    if found is None:
+        where = _submodule(whole)
+        raise FedgenError(
+            f"PyTorch's operation {_name(whole)}, in {repr(where) if where else 'the module itself'}, has a counterpart"
+            f" without its result {place}, which the module uses; add one that gives it, a function of JAX arrays:"
+            f' @fedgen.models.torch.operation("{_name(whole)}")'
+        )
+    return found
 
 
 def _arguments(node: Node) -> tuple[list[Any], dict[str, Any]]:

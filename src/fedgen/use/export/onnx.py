@@ -10,13 +10,13 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
-from numpy.typing import NDArray
 
 from fedgen.core.contract import Array
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
 from fedgen.use.classifier import Classifier
 from fedgen.use.export.stablehlo import raw_logits, say_one_sample
+from fedgen.use.inputs import some_samples
 
 OPSET = 21  # onnxruntime since 1.20 has it
 _SAMPLES = 3  # compared
@@ -84,19 +84,11 @@ def _compare(content: bytes, model: Classifier, samples: int) -> None:
     """Refuse a conversion that onnxruntime cannot run, or that does not compute the same."""
     from onnxruntime import InferenceSession
 
-    x = _some_samples(model, samples)
+    x = some_samples(model.form, samples)
     (found,) = InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"samples": x})
     expected = model.logits(x)
     if not np.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(np.abs(expected).max())):
         raise FedgenError("what it makes gives other logits")
-
-
-def _some_samples(model: Classifier, samples: int) -> NDArray[Any]:
-    rng, kept = np.random.default_rng(0), np.dtype(model.form.dtype)
-    shape = (samples, *model.form.sample)
-    if kept.kind in "iu":  # of tokens, which may be few, the first two
-        return rng.integers(0, model.form.max_value + 1 if kept.kind == "u" else 2, shape).astype(kept)
-    return rng.normal(size=shape).astype(np.float32)
 
 
 @contextmanager

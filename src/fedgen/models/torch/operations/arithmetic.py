@@ -10,7 +10,7 @@ from fedgen.core.contract import Array, Scalar
 from fedgen.models.torch.registry import operation
 
 _UNARY: dict[str, Callable[[Array], Array]] = {
-    "abs": jnp.abs, "acos": jnp.arccos, "asin": jnp.arcsin, "atan": jnp.arctan, "atanh": jnp.arctanh,
+    "acos": jnp.arccos, "asin": jnp.arcsin, "atan": jnp.arctan, "atanh": jnp.arctanh,
     "bitwise_not": jnp.bitwise_not, "ceil": jnp.ceil, "cos": jnp.cos, "cosh": jnp.cosh, "erf": jax.lax.erf,
     "exp": jnp.exp, "expm1": jnp.expm1, "floor": jnp.floor, "isfinite": jnp.isfinite, "isinf": jnp.isinf,
     "isnan": jnp.isnan, "log": jnp.log, "log10": jnp.log10, "log1p": jnp.log1p, "log2": jnp.log2,
@@ -35,6 +35,12 @@ for _name, _two in _BINARY.items():
 for _name, _two in _BINARY_BY_NUMBERS_TOO.items():
     operation(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_two)
 operation("aten.floor_divide.default", "aten.floor_divide.Scalar")(jnp.floor_divide)
+
+
+@operation("aten.abs.default")
+def absolute(x: Array) -> Array:
+    """|x|; as in PyTorch, the derivative at 0 is 0."""
+    return jnp.where(x == 0, 0, jnp.abs(x)).astype(x.dtype)
 
 
 @operation("aten.add.Tensor", "aten.add.Scalar")

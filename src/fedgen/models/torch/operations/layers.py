@@ -10,7 +10,7 @@ from jax import lax
 
 from fedgen.core.contract import Array, Scalar
 from fedgen.models.torch.operations.random import Draw, dropout
-from fedgen.models.torch.operations.reductions import softmax
+from fedgen.models.torch.operations.reductions import safe_softmax, softmax
 from fedgen.models.torch.registry import operation
 
 
@@ -119,15 +119,16 @@ def attention(
     query: Array, key: Array, value: Array, mask: Array | None = None, dropped: float = 0.0, is_causal: bool = False,
     *, scale: float | None = None, enable_gqa: bool = False, draw: Draw,
 ) -> Array:  # fmt: skip
-    """softmax(query @ key.T * scale + mask) @ value, by heads: [..., head, place, number]."""
+    """softmax(query @ key.T * scale + mask) @ value, by heads: [..., head, place, number]; 0 where all is masked."""
     if enable_gqa:
         key, value = (jnp.repeat(a, query.shape[-3] // a.shape[-3], axis=-3) for a in (key, value))
     scores = query @ jnp.swapaxes(key, -1, -2) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    to_weights = softmax if mask is None else safe_softmax
     if is_causal:
         mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
-    weights = softmax(scores, -1)
+    weights = to_weights(scores, -1)
     return (dropout(weights, dropped, True, draw=draw)[0] if dropped else weights) @ value
 
 

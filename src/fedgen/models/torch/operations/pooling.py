@@ -7,7 +7,6 @@ of XLA's own windows is several times as slow.
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +15,7 @@ from jax import lax
 from fedgen.core.contract import Array, Scalar
 from fedgen.models.torch.registry import operation
 
-_MOST_VIEWS = 9  # of a window; larger ones are left to XLA
+_MOST_VIEWS = 9  # of a window; larger ones are left to XLA, which cannot derive dilated ones
 
 
 def _whole(given: Sequence[int], axes: int, otherwise: Sequence[int] = ()) -> tuple[int, ...]:
@@ -43,12 +42,20 @@ def _pool(
 ) -> Array:  # fmt: skip
     """`pick` of each window's numbers, row by row."""
     before = x.ndim - len(window)
-    if np.prod(window) > _MOST_VIEWS:
+    if np.prod(window) > _MOST_VIEWS and max(dilation) == 1:
         ones = (1,) * before
         return lax.reduce_window(
-            x, np.asarray(start, x.dtype), by_xla, ones + window, ones + stride, ((0, 0),) * before + tuple(edges),
-            window_dilation=ones + dilation,
+            x, np.asarray(start, x.dtype), by_xla, ones + window, ones + stride, ((0, 0),) * before + tuple(edges)
         )  # fmt: skip
+    return reduce(pick, _views(x, window, stride, edges, dilation, start))
+
+
+def _views(
+    x: Array, window: tuple[int, ...], stride: tuple[int, ...], edges: Sequence[tuple[int, int]],
+    dilation: tuple[int, ...], start: Scalar,
+) -> list[Array]:  # fmt: skip
+    """For each place of a window the numbers there, of all windows."""
+    before = x.ndim - len(window)
     x = lax.pad(x, jnp.asarray(start, x.dtype), [(0, 0, 0)] * before + [(low, high, 0) for low, high in edges])
     sizes = x.shape[before:]
     spans = [(n - d * (w - 1) - 1) // s for n, w, s, d in zip(sizes, window, stride, dilation, strict=True)]
@@ -59,7 +66,7 @@ def _pool(
             for p, s, d, span in zip(place, stride, dilation, spans, strict=True)
         ]  # fmt: skip
         views.append(x[(..., *cut)])
-    return reduce(pick, views)
+    return views
 
 
 def _first_largest(a: Array, b: Array) -> Array:
@@ -71,14 +78,22 @@ def _max_pool(
     x: Array, window: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
     dilation: Sequence[int] = (1,), ceil_mode: bool = False, *, axes: int,
 ) -> Array:  # fmt: skip
+    windows = _windows(x, window, stride, padding, dilation, ceil_mode, axes)
+    return _pool(x, *windows, _first_largest, -jnp.inf, lax.max)
+
+
+def _windows(
+    x: Array, window: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    ceil_mode: bool, axes: int,
+) -> tuple[tuple[int, ...], tuple[int, ...], list[tuple[int, int]], tuple[int, ...]]:  # fmt: skip
+    """The windows of max pooling: their size, stride, the padding and the dilation, by axes."""
     window, stride = _whole(window, axes), _whole(stride, axes, window)
     padding, dilation = _whole(padding, axes), _whole(dilation, axes)
-    sizes = x.shape[-axes:]
     edges = [
         _edges(n, d * (w - 1) + 1, s, p, ceil_mode)
-        for n, w, s, p, d in zip(sizes, window, stride, padding, dilation, strict=True)
+        for n, w, s, p, d in zip(x.shape[-axes:], window, stride, padding, dilation, strict=True)
     ]
-    return _pool(x, window, stride, edges, dilation, _first_largest, -jnp.inf, lax.max)
+    return window, stride, edges, dilation
 
 
 def _avg_pool(
@@ -102,9 +117,21 @@ def _avg_pool(
     return y
 
 
-def _max_pool_with_indices(x: Array, *settings: Any, axes: int) -> tuple[Array, None]:
-    """The values alone: networks make nothing of the places."""
-    return _max_pool(x, *settings, axes=axes), None
+def _max_pool_with_indices(
+    x: Array, window: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,), ceil_mode: bool = False, *, axes: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    """The maxima and where they are, counted over the image."""
+    sizes = x.shape[-axes:]
+    windows = _windows(x, window, stride, padding, dilation, ceil_mode, axes)
+    count = jnp.arange(int(np.prod(sizes))).reshape(*(1,) * (x.ndim - axes), *sizes)
+
+    def first_largest(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+        kept = a[0] >= b[0]
+        return jnp.where(kept, a[0], b[0]), jnp.where(kept, a[1], b[1])
+
+    views = zip(_views(x, *windows, -jnp.inf), _views(count, *windows, 0), strict=True)
+    return _max_pool(x, window, stride, padding, dilation, ceil_mode, axes=axes), reduce(first_largest, views)[1]
 
 
 for _n in (1, 2, 3):
@@ -136,7 +163,7 @@ def adaptive_avg_pool(x: Array, sizes: Sequence[int]) -> Array:
 
 @operation(*(f"aten.adaptive_max_pool{n}d.default" for n in (1, 2, 3)))
 def adaptive_max_pool(x: Array, sizes: Sequence[int]) -> tuple[Array, None]:
-    """The maximum over as many windows as the result is to have."""
+    """The maximum over as many windows as the result is to have; not where it is."""
     for axis, want in enumerate(sizes, start=x.ndim - len(sizes)):
         windows = [
             jnp.max(lax.slice_in_dim(x, first, last, axis=axis), axis) for first, last in _bins(x.shape[axis], want)

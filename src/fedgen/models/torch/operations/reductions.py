@@ -1,5 +1,6 @@
 """Operations along axes: sums, moments, maxima, softmax."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedgen.core.contract import Array, Scalar
+from fedgen.models.torch.operations.arithmetic import absolute
 from fedgen.models.torch.registry import operation
 
 Axes = int | Sequence[int] | None
@@ -41,10 +43,16 @@ def variance(x: Array, dim: Axes = None, correction: Scalar | None = None, keepd
     return jnp.var(x, _axes(dim), ddof=1 if correction is None else correction, keepdims=keepdim)
 
 
+def _root(square: Array) -> Array:
+    """The square root with the derivative 0 at 0, which PyTorch's norms and deviations have there."""
+    is_zero = square == 0
+    return jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, square)))
+
+
 @operation("aten.std.correction")
 def deviation(x: Array, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False) -> Array:
     """The standard deviation, by default of a sample (n - 1)."""
-    return jnp.sqrt(variance(x, dim, correction, keepdim))
+    return _root(variance(x, dim, correction, keepdim))
 
 
 @operation("aten.var_mean.correction")
@@ -53,6 +61,14 @@ def variance_and_mean(
 ) -> tuple[Array, Array]:
     """Both of them."""
     return variance(x, dim, correction, keepdim), mean(x, dim, keepdim)
+
+
+@operation("aten.std_mean.correction")
+def deviation_and_mean(
+    x: Array, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False
+) -> tuple[Array, Array]:
+    """Both of them."""
+    return deviation(x, dim, correction, keepdim), mean(x, dim, keepdim)
 
 
 def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -85,6 +101,14 @@ def largest(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
 def smallest(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
     """The minimum and where it is."""
     return _chosen(x, jnp.argmin(x, axis=dim, keepdims=True), dim, keepdim)
+
+
+@operation("aten.median.dim")
+def median(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    """The median, of an even count the lower one, and where it is."""
+    middle = (x.shape[dim] - 1) // 2
+    place = jax.lax.slice_in_dim(sort(x, dim)[1], middle, middle + 1, axis=dim % x.ndim)
+    return _chosen(x, place, dim, keepdim)
 
 
 @operation("aten.sort.default", "aten.sort.stable")
@@ -121,14 +145,35 @@ def logsumexp(x: Array, dim: Axes, keepdim: bool = False) -> Array:
 
 @operation("aten.linalg_vector_norm.default")
 def norm(x: Array, order: Scalar = 2, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    """The length of vectors."""
-    return jnp.linalg.vector_norm(x, axis=_axes(dim), keepdims=keepdim, ord=order)
+    """The length of vectors; as in PyTorch, the derivative at 0 is 0."""
+    axes = _axes(dim)
+    if order == 2:
+        return _root(jnp.sum(x * x, axes, keepdims=keepdim))
+    if order in (0, 1) or order < 0 or math.isinf(order):
+        return jnp.linalg.vector_norm(absolute(x), axis=axes, keepdims=keepdim, ord=order)
+    is_zero = x == 0
+    powers = jnp.where(is_zero, 0, jnp.abs(jnp.where(is_zero, 1, x)) ** order)
+    total = jnp.sum(powers, axes, keepdims=keepdim)
+    return jnp.where(total == 0, 0, jnp.where(total == 0, 1, total) ** (1 / order))
 
 
-@operation("aten._softmax.default", "aten.softmax.int", "aten._safe_softmax.default")
+@operation("aten._cdist_forward.default", "aten._euclidean_dist.default")
+def distances(x: Array, other: Array, order: Scalar = 2, how: int | None = None) -> Array:
+    """How far each row of one array is from each of the other."""
+    return norm(x[..., :, None, :] - other[..., None, :, :], order, -1)
+
+
+@operation("aten._softmax.default", "aten.softmax.int")
 def softmax(x: Array, dim: int, dtype: Any = None) -> Array:
     """exp(x) / sum exp(x), in float32 inside."""
     return jax.nn.softmax(x.astype(jnp.float32), axis=dim).astype(x.dtype)
+
+
+@operation("aten._safe_softmax.default")
+def safe_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
+    """The same, and 0 where all of x is -inf."""
+    is_empty = jnp.all(x == -jnp.inf, dim, keepdims=True)
+    return jnp.where(is_empty, 0, softmax(jnp.where(is_empty, 0, x), dim))
 
 
 @operation("aten._log_softmax.default", "aten.log_softmax.int")

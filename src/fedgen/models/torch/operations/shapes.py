@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgen.core.contract import Array, Scalar
+from fedgen.errors import FedgenError
 from fedgen.models.torch.registry import operation
 
 
@@ -127,8 +128,13 @@ def select(x: Array, dim: int, index: int) -> Array:
     return jax.lax.index_in_dim(x, index, dim, keepdims=False)
 
 
+_TO_THE_END = 2**63 - 1  # as PyTorch says it
+
+
 def _range(length: int, start: int | None, end: int | None) -> tuple[int, int]:
     """Where a slice begins and ends; ends beyond the array are at its end."""
+    if not start and (end is None or end == _TO_THE_END):  # also of an axis whose length is a symbol of jax.export
+        return 0, length
     first, last, _ = slice(start, end).indices(length)
     return first, max(first, last)
 
@@ -158,14 +164,37 @@ def put_selected(x: Array, source: Array, dim: int, index: int) -> Array:
 @operation("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(x: Array, places: Sequence[Array | None]) -> Array:
     """The array at these places; None is a whole axis."""
+    if any(isinstance(place, jax.core.Tracer) and place.dtype == jnp.bool_ for place in places):
+        raise FedgenError(
+            "a module cannot take out as many numbers as a mask says, as h[h > 0] does; use torch.where, or the numbers"
+            " of places where the mask is always the same"
+        )
     return x[tuple(slice(None) if place is None else place for place in places)]
 
 
 @operation("aten.index_put.default")
 def put(x: Array, places: Sequence[Array | None], values: Array, accumulate: bool = False) -> Array:
-    """The array with the values at these places."""
+    """The array with the values at these places, or where a mask says so."""
+    if any(place is not None and place.dtype == jnp.bool_ for place in places):
+        mask, values = _masked(x, places, values)
+        return jnp.where(mask, x + values if accumulate else values, x).astype(x.dtype)
     there = x.at[tuple(slice(None) if place is None else place for place in places)]
     return there.add(values) if accumulate else there.set(values)
+
+
+def _masked(x: Array, places: Sequence[Array | None], values: Array) -> tuple[Array, Array]:
+    """A mask of some axes and its values, both so that they broadcast to the array."""
+    (axis, mask), *more = ((axis, place) for axis, place in enumerate(places) if place is not None)
+    after = x.ndim - axis - mask.ndim
+    if more or (values.ndim > after and values.shape[-after - 1] != 1):
+        raise FedgenError(
+            "where a mask says so, a module can put the same everywhere, as in h[mask] = 0; use torch.where for values"
+            " that differ, or numbers of places where the mask is always the same"
+        )
+    if values.ndim > after:  # one axis stands for all of the mask's
+        place = values.ndim - after - 1
+        values = values.reshape(*values.shape[:place], *(1,) * mask.ndim, *values.shape[place + 1 :])
+    return mask.reshape(*mask.shape, *(1,) * after), values
 
 
 @operation("aten.index_select.default")
@@ -179,6 +208,14 @@ def gather(x: Array, dim: int, places: Array, sparse_grad: bool = False) -> Arra
     """For each place its number along an axis."""
     whole = x[tuple(slice(None) if axis == dim % x.ndim else slice(n) for axis, n in enumerate(places.shape))]
     return jnp.take_along_axis(whole, places, axis=dim)
+
+
+@operation("aten.scatter_add.default")
+def scatter_add(x: Array, dim: int, places: Array, source: Array) -> Array:
+    """The array with numbers added, each at its place along an axis."""
+    grid = [jax.lax.broadcasted_iota(places.dtype, places.shape, axis) for axis in range(x.ndim)]
+    grid[dim] = places
+    return x.at[tuple(grid)].add(source[tuple(map(slice, places.shape))])
 
 
 @operation("aten.flip.default")
