@@ -151,6 +151,8 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield from (case(name, X, [None, whole(2, 3, most=4)]) for name in ("index.Tensor", "_unsafe_index.Tensor"))
     yield case("index.Tensor", X, [whole(2, most=3), whole(2, most=4)])
     yield from (case("index_put", X, [np.array([0, 2])], some(2, 4, 5), add) for add in (True, False))
+    yield case("index_put", X, [TRUE], np.array(0.5, np.float32))
+    yield case("index_put", X, [None, np.array([True, False, True, False])], np.arange(5, dtype=np.float32))
     yield case("index_select", X, 1, whole(6, most=4))
     yield case("gather", X, 1, whole(2, 7, 5, most=4))
     yield case("flip", X, [0, 2])

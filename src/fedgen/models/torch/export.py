@@ -5,11 +5,12 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import sympy
 import torch
 from torch import nn
 from torch.export import Dim
@@ -38,12 +39,20 @@ class Exported:
     batch_sizes: tuple[str, ...]  # nodes that are the number of samples
     least: int  # and
     most: int | None  # numbers of samples in a batch that it holds for; None: any
+    size: Any = None  # SymPy's symbol for that number, and
+    guards: tuple[Any, ...] = ()  # what the module found true of it
 
     def holds_for(self, batch: Any) -> bool:
-        """Whether a batch may have this size; torch.export says 2 or more also where 1 is as good."""
+        """Whether a batch may have this size.
+
+        torch.export says 2 or more also where 1 is as good, as it is where the module asks nothing of the size.
+        """
         if not isinstance(batch, int):  # a symbol of jax.export, for any
-            return self.least <= 2 and self.most is None
-        return self.least <= max(batch, 2) and (self.most is None or batch <= self.most)
+            return self.least <= 2 and self.most is None and not self.guards
+        if not self.least <= (batch if self.guards else max(batch, 2)) or (self.most or batch) < batch:
+            return False
+        here = {self.size: sympy.Integer(batch)}
+        return all(guard.xreplace(here) is sympy.true for guard in self.guards)
 
     @cached_property
     def predictor(self) -> Part:
@@ -91,11 +100,15 @@ class Exporter:
             if str(symbol) == str(size):
                 least, most = int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None
         sizes = tuple(node.name for node in program.graph.nodes if _is(node, size))
-        return _read(program, self._names, sizes, least, most)
+        # Bounds alone would not say that the module asks whether the size is even, or in how many parts it is cut.
+        guards = tuple(guard.expr for guard in size.node.shape_env.guards)
+        return replace(_read(program, self._names, sizes, least, most), size=size.node.expr, guards=guards)
 
     def _for_one_size(self, train: bool, batch: int) -> Exported:
         try:
             program = self._program(train, batch, None)
+        except FedgenError:
+            raise
         except Exception as error:
             mode = "training" if train else "evaluation"
             said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
@@ -154,7 +167,15 @@ class _Split(nn.Module):
             logits = self.module(x)
         finally:
             hook.remove()
-        return received[0], logits
+        return received[0], checked_logits(logits, x.shape[0], " in training mode" if self.training else "")
+
+
+def checked_logits(logits: object, batch: int, mode: str = "") -> torch.Tensor:
+    """What a module gives for a batch, if it is logits."""
+    if isinstance(logits, torch.Tensor) and logits.ndim == 2 and logits.shape[0] == batch:
+        return logits
+    shown = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+    raise FedgenError(f"the module gives {shown} for a batch of {batch}{mode}; it must give logits [batch, class]")
 
 
 def first_names(module: nn.Module) -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.fx import Interpreter
 
 from fedgen.errors import FedgenError
+from fedgen.models.check import saying
 from fedgen.models.torch.export import Exported, no_fast_path, quiet
 from fedgen.models.torch.registry import OPERATIONS
 
@@ -26,7 +28,8 @@ def check_gradients(module: nn.Module, training: Exported, evaluation: Exported,
         x = _batch(module, example, _BATCH if exported.holds_for(_BATCH) else 2, draw)
         tensors = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
         copies = {name: tensor.requires_grad_(name in learned) for name, tensor in tensors.items()}
-        own = _gradients(module.train(train)(x), [module.get_parameter(name) for name in learned])
+        with saying("PyTorch cannot compute the gradient of what the module gives"):
+            own = _gradients(module.train(train)(x), [module.get_parameter(name) for name in learned])
         found = _gradients(_logits(exported, copies, x), [copies[name] for name in learned])
     largest = max((float(gradient.norm()) for gradient in own), default=0.0)
     for name, ours, theirs in zip(learned, found, own, strict=True):
@@ -97,8 +100,19 @@ def _logits(exported: Exported, tensors: dict[str, torch.Tensor], x: torch.Tenso
             name = exported.tensors.get(node.name)
             constant = name is not None and name in exported.constants
             inputs.append(x if name is None else torch.tensor(exported.constants[name]) if constant else tensors[name])
-    results: tuple[torch.Tensor, ...] = Interpreter(nn.Module(), graph=exported.graph).run(*inputs)
+    results: tuple[torch.Tensor, ...] = _Differentiable(nn.Module(), graph=exported.graph).run(*inputs)
     return results[-1]
+
+
+class _Differentiable(Interpreter):
+    """Computes a graph by operations that have derivatives; `aten.copy`, of writing in place, has none."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Compute one operation."""
+        if target is torch.ops.aten.copy.default:
+            to, source = args[:2]
+            return source.to(to.dtype).expand_as(to)
+        return super().call_function(target, args, kwargs)
 
 
 def _gradients(logits: torch.Tensor, learned: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -164,6 +164,11 @@ def index(x: Array, places: Sequence[Array | None]) -> Array:
 @operation("aten.index_put.default")
 def put(x: Array, places: Sequence[Array | None], values: Array, accumulate: bool = False) -> Array:
     """The array with the values at these places."""
+    *before, last = places
+    if last is not None and last.dtype == bool and not any(place is not None for place in before) and not accumulate:
+        rest = x.ndim - len(before) - last.ndim
+        if values.ndim <= rest:  # the same at each place, and so without knowing how many there are
+            return jnp.where(last.reshape(*last.shape, *[1] * rest), values.astype(x.dtype), x)
     there = x.at[tuple(slice(None) if place is None else place for place in places)]
     return there.add(values) if accumulate else there.set(values)
 
