@@ -337,6 +337,32 @@ class Even(nn.Module):
         return 2 * x if x.shape[0] % 2 == 0 else x
 
 
+class Several(nn.Module):
+    """BatchNorm where there is more than one sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.dropout = nn.BatchNorm1d(4), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.norm(x)) if x.shape[0] > 1 else x
+
+
+@pytest.mark.parametrize("layer", [Several, lambda: Several().norm])
+def test_what_a_module_does_with_one_sample_alone_is_done(layer: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(layer(), nn.Linear(4, 2))
+    model, params, statistics = _model(module, (4,))
+    x = np.random.default_rng(0).normal(size=(1, 4)).astype(np.float32)
+    for train in (False, True):
+        z, after = model.extract(params.extractor, statistics, x, train, KEY)
+        if isinstance(module[0], Several):
+            np.testing.assert_array_equal(z, x)
+            assert after == statistics
+        else:  # PyTorch's BatchNorm takes no single sample in training
+            np.testing.assert_allclose(z, 0 if train else x, atol=1e-4)
+
+
 @pytest.mark.parametrize("layer", [Parted, Even])
 def test_a_module_that_asks_for_the_batch_size_is_exported_for_each(layer: type[nn.Module]) -> None:
     torch.manual_seed(0)
@@ -350,6 +376,8 @@ def test_a_module_that_asks_for_the_batch_size_is_exported_for_each(layer: type[
         np.testing.assert_allclose(model.predict(params.predictor, z), theirs, atol=1e-6)
         for name, statistic in after.items():
             np.testing.assert_allclose(statistic, module.state_dict()[name], atol=1e-6)
+    z, _ = model.extract(params.extractor, after, x[:1], False)
+    np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, x[:1]), atol=1e-6)
     with pytest.raises(FedgenError, match="cannot follow the module for batches of any size"):
         jax.export.export(jax.jit(lambda x: model.extract(params.extractor, statistics, x, False)[0]))(
             jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 4"), jnp.float32)

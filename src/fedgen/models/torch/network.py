@@ -62,7 +62,8 @@ class Network:
 
     def predict(self, predictor: Tree, z: Array) -> Array:
         """The logits of z [..., latent]."""
-        logits = self._predict(predictor, z.reshape(-1, z.shape[-1]), True)
+        # Of the two modes' predictors, which are the same, PyTorch takes any number of samples in evaluation alone.
+        logits = self._predict(predictor, z.reshape(-1, z.shape[-1]), False)
         return logits.reshape(*z.shape[:-1], -1)
 
     def _predict(self, predictor: Tree, z: Array, train: bool) -> Array:
@@ -169,7 +170,7 @@ class Network:
         x = jax.ShapeDtypeStruct((2, *self._sample), jnp.int32 if self._integer else jnp.float32)
         for train, draw in ((False, _Keys(None, _IN_EVALUATION)), (True, keys)):
             z, _ = jax.eval_shape(partial(self._extract, train=train, draw=draw), *tensors, x)
-        jax.eval_shape(self.predict, forms(self.predictor), z)
+        jax.eval_shape(partial(self._predict, train=True), forms(self.predictor), z)
         return keys.drawn > 0, z.shape[-1]
 
 
