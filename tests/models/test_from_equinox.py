@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import torch
 
 import fedgen
 from fedgen.core.trees import mean, named, stack
@@ -190,10 +191,12 @@ def test_a_convolution_stays_one() -> None:
         (Net, "conv", (8, 8, 1), r"what layer 'conv' gets is an array of shape \(2, 1, 8, 8\)"),
         (Net, "layers.0", (8, 8, 1), "draws at random in training; split the network after its last dropout"),
         (Net, None, (16,), r"the Equinox network Net does not take samples of shape \(16,\) of float32: "),
-        (eqx.nn.make_with_state(Net)(KEY)[0], None, (8, 8, 1), "the Equinox network cannot be made: .*make_with_state"),
+        (eqx.nn.make_with_state(Net)(KEY)[0], None, (8, 8, 1), "without its state; give both .*make_with_state"),
         (jnp.sin, None, (16,), "the Equinox network cannot be made: "),
         ({}, None, (16,), "not a dict"),
         (eqx.nn.Lambda(jax.nn.relu), None, (16,), "has no layer with parameters"),
+        (torch.nn.Linear(16, 4), None, (16,), "a Linear is of PyTorch: fedgen.from_torch takes it"),
+        (jnp.sin, torch.nn.Linear(16, 4), (16,), "a Linear is of PyTorch: fedgen.from_torch takes it"),
     ],
 )
 def test_what_cannot_be_split_is_said_in_a_sentence(module: Any, layer: str | None, sample: Any, message: str) -> None:

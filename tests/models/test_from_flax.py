@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import torch
 from flax import nnx
 from flax.traverse_util import unflatten_dict
 
@@ -279,6 +280,8 @@ class Late(nn.Module):
         (jnp.sin, None, (16,), "the Flax network cannot be made: "),
         (lambda key: key, None, (16,), "a function that makes an nnx module of a key, not an array"),
         ({}, None, (16,), "not a dict"),
+        (torch.nn.Linear(16, 4), None, (16,), "a Linear is of PyTorch: fedgen.from_torch takes it"),
+        (Linen(), None, 8, r"sample is 8; give the shape of one sample"),
         (made, "hat", (8, 8, 1), "has no layer 'hat'; its layers are .*layers.1"),
         (made, "conv", (8, 8, 1), r"what layer 'conv' gets is an array of shape \(2, 8, 8, 1\)"),
     ],

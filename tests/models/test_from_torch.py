@@ -1,5 +1,6 @@
 """PyTorch modules as models: forward, gradients and statistics are PyTorch's, and the weights go back."""
 
+import math
 import subprocess
 import sys
 import warnings
@@ -118,7 +119,10 @@ def _assert_like_torch(name: str) -> None:
     model = _model_of(name)
     torch.manual_seed(1)
     x, y = _batch(sample)
-    for train, (logits, gradients, after) in zip((False, True), _ours(model, x, y), strict=True):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.export, "export", None)  # the graphs that are made hold for any batch
+        ours = _ours(model, x, y)
+    for train, (logits, gradients, after) in zip((False, True), ours, strict=True):
         exact, exact_gradients, buffers = _theirs(_made(factory).double(), x, y, train)
         single, single_gradients, _ = _theirs(_made(factory), x, y, train)
         rounding = max(_distance(single_gradients, exact_gradients), _distance({"": single}, {"": exact}))
@@ -315,6 +319,71 @@ def test_a_module_that_fixes_the_batch_size_is_exported_for_each() -> None:
         np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, x), atol=1e-6)
 
 
+class Parted(nn.Module):
+    """BatchNorm of each four samples by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.norm(part) for part in x.chunk(math.ceil(x.shape[0] / 4))])
+
+
+class Even(nn.Module):
+    """Another function where the number of samples is even."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x if x.shape[0] % 2 == 0 else x
+
+
+class Several(nn.Module):
+    """BatchNorm where there is more than one sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.dropout = nn.BatchNorm1d(4), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.norm(x)) if x.shape[0] > 1 else x
+
+
+@pytest.mark.parametrize("layer", [Several, lambda: Several().norm])
+def test_what_a_module_does_with_one_sample_alone_is_done(layer: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(layer(), nn.Linear(4, 2))
+    model, params, statistics = _model(module, (4,))
+    x = np.random.default_rng(0).normal(size=(1, 4)).astype(np.float32)
+    for train in (False, True):
+        z, after = model.extract(params.extractor, statistics, x, train, KEY)
+        if isinstance(module[0], Several):
+            np.testing.assert_array_equal(z, x)
+            assert after == statistics
+        else:  # PyTorch's BatchNorm takes no single sample in training
+            np.testing.assert_allclose(z, 0 if train else x, atol=1e-4)
+
+
+@pytest.mark.parametrize("layer", [Parted, Even])
+def test_a_module_that_asks_for_the_batch_size_is_exported_for_each(layer: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(layer(), nn.Linear(4, 2))
+    model, params, statistics = _model(module, (4,))
+    for count in (3, 8):
+        x = np.random.default_rng(count).normal(size=(count, 4)).astype(np.float32)
+        z, after = model.extract(params.extractor, statistics, x, True)
+        module.load_state_dict(model.state_dict(params, statistics))
+        theirs = module.train()(torch.tensor(x)).detach()
+        np.testing.assert_allclose(model.predict(params.predictor, z), theirs, atol=1e-6)
+        for name, statistic in after.items():
+            np.testing.assert_allclose(statistic, module.state_dict()[name], atol=1e-6)
+    z, _ = model.extract(params.extractor, after, x[:1], False)
+    np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, x[:1]), atol=1e-6)
+    with pytest.raises(FedgenError, match="cannot follow the module for batches of any size"):
+        jax.export.export(jax.jit(lambda x: model.extract(params.extractor, statistics, x, False)[0]))(
+            jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 4"), jnp.float32)
+        )
+
+
 def test_bfloat16_parameters_compute_in_bfloat16_and_keep_float32_statistics() -> None:
     model, params, statistics = _model(_made(SmallNet), (1, 8, 8))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 8, 8, 1)), jnp.float32)
@@ -374,6 +443,30 @@ class Twice(Headless):
 class Pair(Headless):
     def forward(self, x: torch.Tensor) -> tuple:
         return self.one(x), x
+
+
+class ByMode(Headless):
+    """What it gives in one mode alone is another."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        z = self.one(x)
+        if hasattr(self, "aside"):
+            return (self.two(z), self.aside(z)) if self.training else self.two(z)
+        if hasattr(self, "beside"):
+            return self.two(z) if self.training else self.two(z) + self.beside(x)
+        return self.two(z) if self.training else self.two(z) - torch.tensor([0.5, -0.5])
+
+
+class Careless(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x)
+
+
+class Overwritten(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        y += 1
+        return y
 
 
 class Packed(nn.Module):
@@ -536,6 +629,29 @@ with warnings.catch_warnings():
             {"predictor": "1"},
             "has running statistics",
         ),
+        (
+            nn.Sequential(nn.Linear(4, 3), Overwritten(), nn.Linear(3, 2)),
+            {},
+            "PyTorch cannot compute the gradient .* modified by an inplace operation",
+        ),
+        (nn.Sequential(nn.Linear(4, 3), Careless(), nn.Linear(3, 2)), {}, "draws at random in evaluation mode"),
+        (
+            ByMode(one=nn.Linear(4, 3), two=nn.Linear(3, 2)),
+            {},
+            "makes other logits of its features in evaluation mode than in training",
+        ),
+        (
+            ByMode(one=nn.Linear(4, 3), two=nn.Linear(3, 2), beside=nn.Linear(4, 2)),
+            {"predictor": "two"},
+            "'two' the module uses more",
+        ),
+        (
+            ByMode(one=nn.Linear(4, 3), two=nn.Linear(3, 2), aside=nn.Linear(3, 2)),
+            {"predictor": "two"},
+            "gives a tuple for a batch of 2 in training mode; it must give logits",
+        ),
+        (nn.Sequential(nn.Linear(4, 2)), {"sample": 4}, "sample is 4; give the shape of one sample"),
+        (lambda x: x, {}, "a function without arguments .* this one is missing a required argument: 'x'"),
         (lambda: 3, {}, "not int"),
         (torch.optim.SGD([torch.zeros(1)]), {}, "takes an nn.Module or a function that makes one, not SGD"),
         (
@@ -602,6 +718,24 @@ def test_images_reach_the_module_with_their_channels_first() -> None:
         as_module_takes(jnp.zeros((2, 5, 4, 3)), (3, 4, 5), None)
     with pytest.raises(FedgenError, match=r"must have \(20,\), not \(4, 5\)"):
         as_module_takes(grey, (20,), None)
+
+
+def test_a_sample_may_be_an_array() -> None:
+    words = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2))
+    for module, sample in ((nn.Sequential(nn.Linear(3, 2)), np.zeros(3)), (words, np.array([1, 4, 0]))):
+        model, params, statistics = _model(module, sample)
+        z, _ = model.extract(params.extractor, statistics, jnp.asarray(sample)[None], False)
+        np.testing.assert_allclose(
+            model.predict(params.predictor, z), _logits(module, np.asarray(jnp.asarray(sample))[None]), atol=1e-6
+        )
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_traced_module_is_refused() -> None:
+    traced = torch.jit.trace(nn.Linear(4, 2), torch.zeros(2, 4))
+    for module in (traced, nn.Sequential(traced, nn.Linear(2, 2)), lambda: traced):
+        with pytest.raises(FedgenError, match=r"torch.jit.trace.*give the module that it was made from"):
+            fedgen.from_torch(module, sample=(4,))
 
 
 def test_the_stored_form_of_a_sample_says_the_modules() -> None:

@@ -55,9 +55,26 @@ def _net(joined: Callable[..., torch.Tensor]) -> Net:
     return net
 
 
+def _written(x: torch.Tensor, one: nn.Module, other: nn.Module) -> torch.Tensor:
+    h, shifted = one(x).clone(), torch.zeros_like(x)
+    h[:, 2] *= 2
+    h[:, 3:] = 0
+    h[h > 1] = 0.5
+    shifted[:, 1:] = other(x)[:, :-1]
+    shifted[:, 0] = h.sum(1)
+    return h + shifted
+
+
 @pytest.mark.parametrize("joined", [_within, _nested, _spectral])
 def test_no_gradient_goes_through_what_is_under_no_grad(joined: Callable[..., torch.Tensor]) -> None:
-    net = _net(joined)
+    _assert_gradients_are_torchs(_net(joined))
+
+
+def test_gradients_go_through_what_is_written_in_place() -> None:
+    _assert_gradients_are_torchs(_net(_written))
+
+
+def _assert_gradients_are_torchs(net: Net) -> None:
     model = fedgen.from_torch(net, sample=(4,))
     params, statistics = model.init(jax.random.key(0))
     x = torch.randn(5, 4)

@@ -164,6 +164,7 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield from (case("index_put", X, [TRUE], np.float32(0.5), add) for add in (True, False))
     yield case("index_put", X, [None, TRUE[0, :, 0]], some(3, 1, 5))
     yield case("index_put", X, [TRUE[:, :, 0]], some(5), True)
+    yield case("index_put", X, [None, np.array([True, False, True, False])], np.arange(5, dtype=np.float32))
     yield case("index_select", X, 1, whole(6, most=4))
     yield case("gather", X, 1, whole(2, 7, 5, most=4))
     yield case("scatter_add", X, 1, whole(2, 7, 5, most=4), some(2, 7, 5))

@@ -16,6 +16,7 @@ from fedgen.registry import load, needs_key
 
 # A module's framework -> what makes a model of it. By address, since a network's framework is all that need be there.
 _BRIDGES = {"flax": "fedgen:from_flax", "equinox": "fedgen:from_equinox", "torch": "fedgen:from_torch"}
+_CALLED = {"flax": "Flax", "equinox": "Equinox", "torch": "PyTorch"}
 
 
 def as_model(thing: Any, sample: jax.ShapeDtypeStruct, classes: int, build: Callable[[], Any] | None = None) -> Model:
@@ -49,11 +50,21 @@ def model_made_by(build: Callable[..., Any], sample: jax.ShapeDtypeStruct, class
     return as_model(made, sample, classes, build)
 
 
+def refuse_others(thing: Any, framework: str) -> None:
+    """Refuse a module of another framework than this one."""
+    found = _framework(thing)
+    if found not in (None, framework):
+        raise FedgenError(
+            f"from_{framework} takes modules of {_CALLED[framework]}, and {described(thing)} is of {_CALLED[found]}:"
+            f" fedgen.from_{found} takes it"
+        )
+
+
 def _made_by(function: Callable[..., Any], sample: jax.ShapeDtypeStruct, classes: int) -> Model:
     key = {"key": None} if needs_key(function) else {}
-    if key and _takes(function, **key) is None:
+    if key and why_not_taken(function, **key) is None:
         return model_made_by(function, sample, classes)
-    if error := _takes(function, sample.shape, classes, **key):
+    if error := why_not_taken(function, sample.shape, classes, **key):
         raise FedgenError(
             f"a model is given as a function that does not take (the sample's shape, the number of classes): {error};"
             " write it as lambda sample, classes: network, for Equinox and nnx also as lambda key: network, or give"
@@ -62,7 +73,7 @@ def _made_by(function: Callable[..., Any], sample: jax.ShapeDtypeStruct, classes
     return model_made_by(partial(function, sample.shape, classes), sample, classes)
 
 
-def _takes(function: Callable[..., Any], *arguments: Any, **named: Any) -> TypeError | None:
+def why_not_taken(function: Callable[..., Any], *arguments: Any, **named: Any) -> TypeError | None:
     """Why a function does not take these arguments; None if it does."""
     try:
         inspect.signature(function).bind(*arguments, **named)

@@ -91,7 +91,14 @@ def _with_state(made: Any) -> tuple[Any, Any]:
             "from_equinox takes a module, (module, state), or a function that makes one of a key, not a"
             f" {type(made).__name__}"
         )
-    return eqx.nn.delete_init_state(made), eqx.nn.State(made)
+    try:
+        state = eqx.nn.State(made)
+    except ValueError as error:  # eqx.nn.make_with_state has taken it out
+        raise FedgenError(
+            f"the Equinox network {type(made).__name__} is given without its state; give both as a pair, (module,"
+            " state), which eqx.nn.make_with_state makes"
+        ) from error
+    return eqx.nn.delete_init_state(made), state
 
 
 def _called(

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedgen.core.contract import Model
 from fedgen.errors import FedgenError
+from fedgen.models.adapt import refuse_others
 from fedgen.models.split import joined, split
 
 Module = Any  # an Equinox module, (module, state), or a function key -> either
@@ -31,8 +32,10 @@ def from_equinox(module: Module, predictor: str | Module | None = None, *, sampl
         raise FedgenError("from_equinox needs Equinox: pip install '.[equinox]' in FedGen's folder")
     from fedgen.models.equinox_network import equinox_network
 
+    refuse_others(module, "equinox")
     if predictor is None or isinstance(predictor, str):
         made = split(equinox_network(module), sample, predictor)
     else:
+        refuse_others(predictor, "equinox")
         made = joined(equinox_network(module), lambda z: equinox_network(predictor), sample)
     return made._replace(framework="equinox")

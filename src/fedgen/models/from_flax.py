@@ -5,6 +5,7 @@ from typing import Any
 
 from fedgen.core.contract import Model
 from fedgen.errors import FedgenError
+from fedgen.models.adapt import refuse_others
 from fedgen.models.check import described
 from fedgen.models.network import Network
 from fedgen.models.split import joined, split
@@ -48,6 +49,7 @@ def _network(module: Module, sample: Any) -> Network:
         return linen_network(module, sample)
     if isinstance(module, nnx.Module):
         return nnx_network(lambda key: nnx.clone(module))
+    refuse_others(module, "flax")
     if callable(module):
         return nnx_network(module)
     raise FedgenError(f"from_flax takes a linen or nnx module, or a function that makes one, not {described(module)}")

@@ -1,6 +1,8 @@
 """A network of another framework as functions of its numbers, which go by the names that they have there."""
 
 import inspect
+import operator
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgen.core.contract import Array
+from fedgen.errors import FedgenError
 
 Named = Mapping[str, Array]
 _UNIT = 2.0**-20
@@ -79,7 +82,13 @@ def form_of(sample: Any) -> jax.ShapeDtypeStruct:
     Pixels, of 8 or 16 bits, reach a network as float32 (they are scaled before), other whole numbers as int32.
     """
     if not hasattr(sample, "shape"):
-        return jax.ShapeDtypeStruct(tuple(sample), jnp.float32)
+        try:
+            return jax.ShapeDtypeStruct(tuple(operator.index(length) for length in sample), jnp.float32)
+        except TypeError:
+            raise FedgenError(
+                f"sample is {reprlib.repr(sample)}; give the shape of one sample, such as (3, 32, 32) or (8,), or an"
+                " array that is one"
+            ) from None
     whole = jnp.issubdtype(sample.dtype, jnp.integer) and not is_pixels(sample.dtype)
     return jax.ShapeDtypeStruct(tuple(sample.shape), jnp.int32 if whole else jnp.float32)
 

@@ -4,16 +4,19 @@ import copy
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fedgen.core.contract import Array, Model, Params, Tree
 from fedgen.errors import FedgenError
+from fedgen.models.adapt import why_not_taken
 from fedgen.models.network import as_statistics, form_of
 from fedgen.models.seeding import torch_seeded
 from fedgen.models.torch.layout import taken_by_module
@@ -25,13 +28,15 @@ _SEEDING = threading.RLock()  # PyTorch's generator is one for all threads
 
 def build(
     source: nn.Module | Callable[[], nn.Module],
-    sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct,
+    sample: Sequence[int] | torch.Tensor | Array | NDArray[Any] | jax.ShapeDtypeStruct,
     predictor: str | None,
     channels_last: bool | None,
 ) -> Model:
     """See `fedgen.from_torch`."""
     if not isinstance(source, nn.Module) and not callable(source):
         raise _unfit(source)
+    if isinstance(source, nn.Module):
+        _refuse_compiled(source)
     example = _example(sample)
     if isinstance(sample, jax.ShapeDtypeStruct) and channels_last is None:
         channels_last = tuple(sample.shape) != tuple(example.shape) or example.ndim == 3
@@ -66,14 +71,17 @@ def build(
     return Model(*functions, network.random, network.state_dict, "torch", never_negative)
 
 
-def _example(sample: Sequence[int] | torch.Tensor | jax.ShapeDtypeStruct) -> torch.Tensor:
+def _example(sample: Any) -> torch.Tensor:
     """One sample as the module takes it."""
     if isinstance(sample, torch.Tensor):
         return sample.detach().cpu()
-    if not isinstance(sample, jax.ShapeDtypeStruct):
-        return torch.zeros(tuple(sample))
-    words = jnp.issubdtype(form_of(sample).dtype, jnp.integer)
-    return torch.zeros(taken_by_module(sample), dtype=torch.int64 if words else torch.float32)
+    form = form_of(sample)
+    dtype = torch.int64 if jnp.issubdtype(form.dtype, jnp.integer) else torch.float32
+    if isinstance(sample, jax.ShapeDtypeStruct):
+        return torch.zeros(taken_by_module(sample), dtype=dtype)
+    if hasattr(sample, "shape"):
+        return torch.tensor(np.asarray(sample, form.dtype), dtype=dtype)
+    return torch.zeros(form.shape, dtype=dtype)
 
 
 def _copied(source: nn.Module) -> nn.Module:
@@ -98,11 +106,25 @@ def _seed(key: Array) -> int:
 
 def _made(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     """The factory's module under this seed; PyTorch's generator is left as it was."""
+    if error := why_not_taken(factory):
+        raise FedgenError(
+            "from_torch takes an nn.Module or a function without arguments that makes one, as lambda: Net(width=32);"
+            f" this one is {error}"
+        )
     with _SEEDING, torch_seeded(seed):
         module = factory()
     if not isinstance(module, nn.Module):
         raise _unfit(module)
+    _refuse_compiled(module)
     return module
+
+
+def _refuse_compiled(module: nn.Module) -> None:
+    if any(isinstance(inner, torch.jit.ScriptModule) for inner in module.modules()):
+        raise FedgenError(
+            "the module is, or has inside, one of torch.jit.script or torch.jit.trace, which torch.export does not"
+            " follow; give the module that it was made from"
+        )
 
 
 def _unfit(thing: object) -> FedgenError:

@@ -5,16 +5,18 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import sympy
 import torch
 from torch import nn
 from torch.export import Dim
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx import Graph
+from torch.func import functional_call
+from torch.fx import Graph, Interpreter
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fedgen.errors import FedgenError
@@ -38,17 +40,31 @@ class Exported:
     batch_sizes: tuple[str, ...]  # nodes that are the number of samples
     least: int  # and
     most: int | None  # numbers of samples in a batch that it holds for; None: any
+    size: Any = None  # SymPy's symbol for that number, and
+    guards: tuple[Any, ...] = ()  # what the module found true of it
 
     def holds_for(self, batch: Any) -> bool:
-        """Whether a batch may have this size; torch.export says 2 or more also where 1 is as good."""
+        """Whether a batch may have this size.
+
+        torch.export says 2 or more also where 1 is as good, which is for the `Exporter` to find out.
+        """
         if not isinstance(batch, int):  # a symbol of jax.export, for any
-            return self.least <= 2 and self.most is None
-        return self.least <= max(batch, 2) and (self.most is None or batch <= self.most)
+            return self.least <= 2 and self.most is None and not self.guards
+        if not self.least <= (batch if self.guards else max(batch, 2)) or (self.most or batch) < batch:
+            return False
+        here = {self.size: sympy.Integer(batch)}
+        return all(guard.xreplace(here) is sympy.true for guard in self.guards)
 
     @cached_property
     def predictor(self) -> Part:
         """From z to the logits."""
         return part(self.graph, [self.logits], given=[self.z, *self.batch_sizes])
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether it draws at random."""
+        found = (OPERATIONS.get(str(node.target)) for node in self.graph.nodes)
+        return any(operation is not None and operation.random for operation in found)
 
     def extractor(self, buffers: Sequence[str]) -> Part:
         """From x to z, and to these buffers after the batch."""
@@ -61,13 +77,15 @@ class Exporter:
     def __init__(self, module: nn.Module, predictor: str, example: torch.Tensor) -> None:
         self._module, self._example, self._names = _Split(module, predictor), example, first_names(module)
         self._made: dict[tuple[bool, int | None], Exported | None] = {}
+        self._for_one: dict[bool, bool] = {}
 
     def __call__(self, train: bool, batch: Any = _BATCH) -> Exported:
         """The graph for batches of this size, which may be a symbol of jax.export."""
         if (train, None) not in self._made:
             self._made[train, None] = self._for_any_size(train)
         general = self._made[train, None]
-        if general is not None and general.holds_for(batch):
+        several = isinstance(batch, int) and batch > 1
+        if general is not None and general.holds_for(batch) and (several or self._is_for_one(train, general)):
             return general
         if not isinstance(batch, int):
             raise FedgenError("torch.export cannot follow the module for batches of any size")
@@ -76,6 +94,33 @@ class Exporter:
         made = self._made[train, batch]
         assert made is not None
         return made
+
+    def _is_for_one(self, train: bool, general: Exported) -> bool:
+        """Whether a graph is the module's for one sample, too: torch.export takes `x.shape[0] > 1` to be true."""
+        if train and general.draws:
+            return self._is_for_one(False, self(False))
+        if train not in self._for_one:
+            self._for_one[train] = self._gives_the_same(train, general)
+        return self._for_one[train]
+
+    def _gives_the_same(self, train: bool, general: Exported) -> bool:
+        """Whether the graph gives what the module gives for one sample, by PyTorch."""
+        draw = torch.Generator().manual_seed(0)
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:  # since a layer may do nothing at the start
+            more = torch.rand(tensor.shape, generator=draw) / 10 if tensor.is_floating_point() else 0
+            return (tensor.detach() + more).to(tensor.dtype)
+
+        module, x = self._module.train(train), moved(self._example[None])
+        own = [*module.module.named_parameters(), *module.module.named_buffers()]
+        tensors = {name: moved(tensor) for name, tensor in own}
+        with torch.no_grad(), quiet(), no_fast_path():
+            try:
+                ours = logits_by_torch(general, tensors, x)
+                _, theirs = functional_call(module, {f"module.{name}": a for name, a in tensors.items()}, (x,))
+            except Exception:  # PyTorch takes no single sample, as BatchNorm in training
+                return True
+        return torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5, equal_nan=True)
 
     def _for_any_size(self, train: bool) -> Exported | None:
         try:
@@ -91,11 +136,15 @@ class Exporter:
             if str(symbol) == str(size):
                 least, most = int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None
         sizes = tuple(node.name for node in program.graph.nodes if _is(node, size))
-        return _read(program, self._names, sizes, least, most)
+        # Bounds alone would not say that the module asks whether the size is even, or in how many parts it is cut.
+        guards = tuple(guard.expr for guard in size.node.shape_env.guards)
+        return replace(_read(program, self._names, sizes, least, most), size=size.node.expr, guards=guards)
 
     def _for_one_size(self, train: bool, batch: int) -> Exported:
         try:
             program = self._program(train, batch, None)
+        except FedgenError:
+            raise
         except Exception as error:
             mode = "training" if train else "evaluation"
             said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
@@ -154,7 +203,38 @@ class _Split(nn.Module):
             logits = self.module(x)
         finally:
             hook.remove()
-        return received[0], logits
+        return received[0], checked_logits(logits, x.shape[0], " in training mode" if self.training else "")
+
+
+def checked_logits(logits: object, batch: int, mode: str = "") -> torch.Tensor:
+    """What a module gives for a batch, if it is logits."""
+    if isinstance(logits, torch.Tensor) and logits.ndim == 2 and logits.shape[0] == batch:
+        return logits
+    shown = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+    raise FedgenError(f"the module gives {shown} for a batch of {batch}{mode}; it must give logits [batch, class]")
+
+
+def logits_by_torch(exported: Exported, tensors: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """What the graph gives, operation by operation, by PyTorch."""
+    inputs = []
+    for node in exported.graph.nodes:
+        if node.op == "placeholder":
+            name = exported.tensors.get(node.name)
+            constant = name is not None and name in exported.constants
+            inputs.append(x if name is None else torch.tensor(exported.constants[name]) if constant else tensors[name])
+    results: tuple[torch.Tensor, ...] = _Differentiable(nn.Module(), graph=exported.graph).run(*inputs)
+    return results[-1]
+
+
+class _Differentiable(Interpreter):
+    """Computes a graph by operations that have derivatives; `aten.copy`, of writing in place, has none."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Compute one operation."""
+        if target is torch.ops.aten.copy.default:
+            to, source = args[:2]
+            return source.to(to.dtype).expand_as(to)
+        return super().call_function(target, args, kwargs)
 
 
 def first_names(module: nn.Module) -> dict[str, str]:

@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
-from torch.fx import Interpreter
 
 from fedgen.errors import FedgenError
-from fedgen.models.torch.export import Exported, no_fast_path, quiet
-from fedgen.models.torch.registry import OPERATIONS
+from fedgen.models.check import saying
+from fedgen.models.torch.export import Exported, logits_by_torch, no_fast_path, quiet
 
 _BATCH = 3  # samples, where the graph takes any number
 _PART, _OF_ALL = 1e-3, 1e-5  # how far two gradients may be apart: of their own norm, and of the largest one
@@ -18,7 +17,7 @@ _SHIFT = 0.05  # of a weight, so that a layer that starts with zeros passes grad
 
 def check_gradients(module: nn.Module, training: Exported, evaluation: Exported, example: torch.Tensor) -> None:
     """Refuse a module whose backward pass is not the derivative of its operations; `example` is one sample."""
-    train = not _draws(training)  # two dropouts cannot be compared, but the module without them can
+    train = not training.draws  # two dropouts cannot be compared, but the module without them can
     exported = training if train else evaluation
     learned = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     draw = torch.Generator().manual_seed(0)
@@ -26,8 +25,9 @@ def check_gradients(module: nn.Module, training: Exported, evaluation: Exported,
         x = _batch(module, example, _BATCH if exported.holds_for(_BATCH) else 2, draw)
         tensors = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
         copies = {name: tensor.requires_grad_(name in learned) for name, tensor in tensors.items()}
-        own = _gradients(module.train(train)(x), [module.get_parameter(name) for name in learned])
-        found = _gradients(_logits(exported, copies, x), [copies[name] for name in learned])
+        with saying("PyTorch cannot compute the gradient of what the module gives"):
+            own = _gradients(module.train(train)(x), [module.get_parameter(name) for name in learned])
+        found = _gradients(logits_by_torch(exported, copies, x), [copies[name] for name in learned])
     largest = max((float(gradient.norm()) for gradient in own), default=0.0)
     for name, ours, theirs in zip(learned, found, own, strict=True):
         if float((ours - theirs).norm()) > _PART * float(theirs.norm()) + _OF_ALL * largest:
@@ -36,12 +36,6 @@ def check_gradients(module: nn.Module, training: Exported, evaluation: Exported,
                 " autograd.Function with its own backward, a hook on gradients or a change in place under no_grad does"
                 " not reach JAX; say it with detach(), as in x + (f(x) - x).detach()"
             )
-
-
-def _draws(exported: Exported) -> bool:
-    """Whether the graph draws at random."""
-    found = (OPERATIONS.get(str(node.target)) for node in exported.graph.nodes)
-    return any(operation is not None and operation.random for operation in found)
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -87,18 +81,6 @@ def _takes(module: nn.Module, x: torch.Tensor) -> bool:
             return bool(module.eval()(x).isfinite().all())
     except Exception:  # whatever its own code raises: another batch is tried
         return False
-
-
-def _logits(exported: Exported, tensors: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """What the graph gives, operation by operation."""
-    inputs = []
-    for node in exported.graph.nodes:
-        if node.op == "placeholder":
-            name = exported.tensors.get(node.name)
-            constant = name is not None and name in exported.constants
-            inputs.append(x if name is None else torch.tensor(exported.constants[name]) if constant else tensors[name])
-    results: tuple[torch.Tensor, ...] = Interpreter(nn.Module(), graph=exported.graph).run(*inputs)
-    return results[-1]
 
 
 def _gradients(logits: torch.Tensor, learned: Sequence[torch.Tensor]) -> list[torch.Tensor]:

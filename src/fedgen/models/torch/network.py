@@ -39,8 +39,9 @@ class Network:
         moving = {*learned, *self.statistics}
         self._fixed = {name: array for name, array in arrays.items() if name not in moving}
         self._check(predictor)
+        self.random, width = self._draws(arrays)
+        self._check_modes(arrays, width)
         check_gradients(module, self._export(True), self._export(False), example)
-        self.random = self._draws(arrays)
 
     def extract(
         self, extractor: Tree, statistics: Tree, x: Array, train: bool, key: Array | None = None
@@ -61,13 +62,17 @@ class Network:
 
     def predict(self, predictor: Tree, z: Array) -> Array:
         """The logits of z [..., latent]."""
-        floating, lead = _type_of(predictor, z), z.shape[:-1]
-        z = z.reshape(-1, z.shape[-1]).astype(floating)
-        exported = self._export(True, z.shape[0])
+        # Of the two modes' predictors, which are the same, PyTorch takes any number of samples in evaluation alone.
+        logits = self._predict(predictor, z.reshape(-1, z.shape[-1]), False)
+        return logits.reshape(*z.shape[:-1], -1)
+
+    def _predict(self, predictor: Tree, z: Array, train: bool) -> Array:
+        floating = _type_of(predictor, z)
+        exported = self._export(train, z.shape[0])
         values = self._values(exported, exported.predictor, predictor, floating)
-        values |= {exported.z: z, **dict.fromkeys(exported.batch_sizes, z.shape[0])}
-        (logits,) = exported.predictor(values, floating, _Keys(None, _IN_PREDICTOR))
-        return logits.reshape(*lead, -1)
+        values |= {exported.z: z.astype(floating), **dict.fromkeys(exported.batch_sizes, z.shape[0])}
+        (logits,) = exported.predictor(values, floating, _Keys(None, _IN_PREDICTOR if train else _IN_EVALUATION))
+        return logits
 
     def state_dict(self, params: Params, statistics: Tree) -> dict[str, torch.Tensor]:
         """All parameters and buffers under the module's names; what does not learn is as it was in the module."""
@@ -96,7 +101,8 @@ class Network:
         """Refuse what cannot be split or has no counterpart, before anything is computed."""
         training, evaluation = self._export(True), self._export(False)
         before = training.extractor(self._updated(training, True))
-        parts = before, evaluation.extractor([]), training.predictor
+        evaluated = evaluation.extractor([])
+        parts = before, evaluated, training.predictor, evaluation.predictor
         if missing := {name: place for part in parts for name, place in part.missing().items()}:
             name, where = next(iter(missing.items()))
             place = f"in {where!r}" if where else "in the module itself"
@@ -114,19 +120,20 @@ class Network:
                 " averages cannot keep; give BatchNorm a momentum"
             )
         self._check_split(predictor, training, before)
+        self._check_split(predictor, evaluation, evaluated)
 
-    def _check_split(self, predictor: str, training: Exported, before: Part) -> None:
-        after = {training.tensors.get(name, name) for name in training.predictor.inputs}
-        if training.x in after:
+    def _check_split(self, predictor: str, exported: Exported, before: Part) -> None:
+        after = {exported.tensors.get(name, name) for name in exported.predictor.inputs}
+        if exported.x in after:
             raise FedgenError(
                 f"after its predictor '{predictor}' the module uses more than what that receives and gives; name"
                 " another predictor, through which all of it passes"
             )
-        if norms := after & set(training.updates):
+        if norms := after & set(self._export(True).updates):
             raise FedgenError(
                 f"the predictor '{predictor}' has running statistics ({min(norms)}); name a later submodule"
             )
-        shared = {training.tensors.get(name) for name in before.inputs} & set(self.predictor) | after & set(
+        shared = {exported.tensors.get(name) for name in before.inputs} & set(self.predictor) | after & set(
             self.extractor
         )
         if shared:
@@ -135,8 +142,25 @@ class Network:
                 " name another predictor"
             )
 
-    def _draws(self, arrays: Mapping[str, np.ndarray]) -> bool:
-        """Whether training draws at random; shapes are computed in both modes, so that what fails does so now."""
+    def _check_modes(self, arrays: Mapping[str, np.ndarray], width: int) -> None:
+        """Refuse a module that makes other logits of z in evaluation mode, since `predict` has no mode."""
+        rng = np.random.default_rng(0)
+        own = {name: arrays[name] + rng.standard_normal(arrays[name].shape, np.float32) / 10 for name in self.predictor}
+        for _ in range(_TRIED):
+            z = jnp.asarray(np.stack([rng.normal(size=width), rng.random(width)]), jnp.float32)
+            trained, evaluated = (np.asarray(self._predict(own, z, train)) for train in (True, False))
+            largest = np.abs(np.nan_to_num(trained)).max()
+            if not np.allclose(trained, evaluated, rtol=1e-4, atol=1e-5 * largest, equal_nan=True):
+                raise FedgenError(
+                    "the module makes other logits of its features in evaluation mode than in training, and a predictor"
+                    " must be the same in both; let it give the same logits, and correct them outside the module"
+                )
+
+    def _draws(self, arrays: Mapping[str, np.ndarray]) -> tuple[bool, int]:
+        """Whether training draws at random, and how long z is.
+
+        Shapes are computed in both modes, so that what fails does so now.
+        """
 
         def forms(names: Sequence[str]) -> dict[str, jax.ShapeDtypeStruct]:
             return {name: jax.ShapeDtypeStruct(arrays[name].shape, jnp.float32) for name in names}
@@ -146,10 +170,11 @@ class Network:
         x = jax.ShapeDtypeStruct((2, *self._sample), jnp.int32 if self._integer else jnp.float32)
         for train, draw in ((False, _Keys(None, _IN_EVALUATION)), (True, keys)):
             z, _ = jax.eval_shape(partial(self._extract, train=train, draw=draw), *tensors, x)
-        jax.eval_shape(self.predict, forms(self.predictor), z)
-        return keys.drawn > 0
+        jax.eval_shape(partial(self._predict, train=True), forms(self.predictor), z)
+        return keys.drawn > 0, z.shape[-1]
 
 
+_TRIED = 3  # pairs of random features that the modes are compared with
 _IN_TRAINING = "the module draws at random in training and needs a key: extract(..., key=key)"
 _IN_EVALUATION = "the module draws at random in evaluation mode, where nothing may be random"
 _IN_PREDICTOR = (

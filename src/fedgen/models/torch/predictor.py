@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from fedgen.errors import FedgenError, unknown
-from fedgen.models.torch.export import no_fast_path
+from fedgen.models.torch.export import checked_logits, no_fast_path
 
 
 def find_predictor(module: nn.Module, name: str | None, example: torch.Tensor) -> str:
@@ -59,9 +59,7 @@ def find_predictor(module: nn.Module, name: str | None, example: torch.Tensor) -
             f"the predictor '{found}' receives {shown} for a batch of 2; it must receive one vector for each sample:"
             " name a later submodule, or pool before it"
         )
-    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != 2:
-        shown = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
-        raise FedgenError(f"the module gives {shown} for a batch of 2; it must give logits [batch, class]")
+    checked_logits(logits, 2)
     return found
 
 
