@@ -18,9 +18,7 @@ TUNED: Choices = tomllib.loads((files("fedgen") / "tuned.toml").read_text(encodi
 
 _FAR = 4  # times as many local steps as in the nearest search, or as few
 # What was chosen and failed on test images, by dataset, local steps and algorithm: what happened, what would be better
-_FAILED = {
-    ("celeba", 20, "fedsam"): "5 of 10 test runs ended at chance; choose others, with fedsam.rho 0.05 or lower among them"
-}
+_FAILED = {("celeba", 20, "fedsam"): "5 of 10 test runs ended at chance; choose others, fedsam.rho at most 0.05"}
 
 
 def tuned(dataset: str, local_steps: int = 20, share: str = "all") -> dict[str, Any]:
@@ -41,9 +39,9 @@ def _nearest(dataset: str, local_steps: int) -> dict[str, tuple[int, dict[str, A
 
 
 def doubts(dataset: str, local_steps: int, algorithms: Iterable[str]) -> list[str]:
-    """Where `tuned` has values of another dataset, of far more or fewer local steps, that failed, or none: a sentence each.
+    """Where `tuned` has values of another dataset, of far more or fewer local steps, that failed, or none.
 
-    `local_steps` 0 means that rounds are not counted in steps.
+    A sentence for each. `local_steps` 0 means that rounds are not counted in steps.
     """
     here, mnist = _nearest(dataset, local_steps), _nearest("mnist", local_steps)
     elsewhere = [name for name in algorithms if name in mnist and name not in here]

@@ -614,6 +614,7 @@ with warnings.catch_warnings():
     [
         (nn.Sequential(nn.Linear(4, 2)), {"predictor": "fc"}, "unknown predictor 'fc'.*valid: 0"),
         (nn.Sequential(nn.Conv1d(1, 1, 1), nn.Flatten()), {"sample": (1, 4)}, "does not call any nn.Linear"),
+        (nn.Linear(4, 2), {}, "a single layer: put it into an nn.Sequential"),
         (TwoHeads(one=nn.Linear(4, 2), two=nn.Linear(4, 2)), {}, "'two' the module uses more"),
         (Twice(one=nn.Linear(4, 4)), {}, "'one' more than once"),
         (Pair(one=nn.Linear(4, 2)), {}, "gives a tuple"),

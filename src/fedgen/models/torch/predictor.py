@@ -7,6 +7,8 @@ from torch.nn.utils.rnn import PackedSequence
 from fedgen.errors import FedgenError, unknown
 from fedgen.models.torch.export import checked_logits, no_fast_path
 
+_ONE_LAYER = "it is a single layer: put it into an nn.Sequential, of which it is the last"
+
 
 def find_predictor(module: nn.Module, name: str | None, example: torch.Tensor) -> str:
     """The predictor's name: the given one, or that of the `nn.Linear` that is called last; checked by a batch of two.
@@ -44,7 +46,8 @@ def find_predictor(module: nn.Module, name: str | None, example: torch.Tensor) -
         )
     if not calls:
         which = f"its submodule '{name}'" if name else "any nn.Linear"
-        raise FedgenError(f"the module does not call {which}; name the predictor, one of {', '.join(submodules)}")
+        named = f"name the predictor, one of {', '.join(submodules)}" if submodules else _ONE_LAYER
+        raise FedgenError(f"the module does not call {which}; {named}")
     found, given = calls[-1]
     if [path for path, _ in calls].count(found) > 1:
         others = ", ".join(dict.fromkeys(path for path in submodules if path != found)) or "none"
