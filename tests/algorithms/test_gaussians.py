@@ -375,8 +375,9 @@ def test_ccvr_says_what_it_cannot_calibrate(settings: dict[str, Any], message: s
 
 
 class _Terms(Reference):
-    """The formulas of the page, with w = 0.4, lambda = 0.2, a memory of 0.5 and a reach of `reach`."""
+    """The formulas of the page, with w = 0.4, lambda = 0.2, a memory of `memory` and a reach of `reach`."""
 
+    memory = 0.5
     reach = 0.0
 
     def __init__(self, start: Weights) -> None:
@@ -412,7 +413,7 @@ class _Terms(Reference):
             np.array([z[y == c].sum(axis=0) for c in range(CLASSES)]),
             np.array([(z[y == c].T @ z[y == c])[np.tril_indices(LATENT)] for c in range(CLASSES)]),
         )
-        self.sums = Sums(*(0.5 * np.asarray(old) + now for old, now in zip(self.sums, new, strict=True)))
+        self.sums = Sums(*(self.memory * np.asarray(old) + now for old, now in zip(self.sums, new, strict=True)))
         self.gaussians = gaussians_of(jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), self.sums))
         self.seen, self.number = [], self.number + 1
         return super().server(mean, active)
@@ -423,8 +424,9 @@ class Moments(_Terms, FedDyn):
 
 
 class ControlledMoments(_Terms, Scaffold):
-    """With control variates, of features no longer than 1.2."""
+    """With control variates, another memory, of features no longer than 1.2."""
 
+    memory = 0.2
     reach = 1.2
 
 
@@ -438,7 +440,7 @@ def _reached(z: np.ndarray, reach: float) -> np.ndarray:
 )
 def test_class_moments_are_pytorchs(own: dict[str, Any], reference: type[_Terms]) -> None:
     """Three rounds: what users receive, the server's sums, and the refitted running mean that it predicts with."""
-    options = {**own, "w": 0.4, "lam": 0.2, "memory": 0.5, "virtual": 5, "ema": 0.6}
+    options = {**own, "w": 0.4, "lam": 0.2, "memory": reference.memory, "virtual": 5, "ema": 0.6}
     options |= {"refit_steps": 4, "refit_batch": 12, "refit_lr": 0.01}
     sent: list[Weights] = []
     x = X.reshape(-1, 2)

@@ -103,6 +103,11 @@ class FedOpt(Reference):
         ),
         (
             "fedopt",
+            {"server_momentum": 0.5},  # SGD at its default rate
+            lambda start: FedOpt(start, lambda w: torch.optim.SGD(w, lr=1.0, momentum=0.5)),
+        ),
+        (
+            "fedopt",
             {"server": "adam", "server_momentum": 0.9, "second_moment": 0.99, "tau": 1e-3},  # at its default rate
             lambda start: FedOpt(start, lambda w: torch.optim.Adam(w, lr=0.01, betas=(0.9, 0.99), eps=1e-3)),
         ),

@@ -86,7 +86,8 @@ def reproduce(
     configs = {identity(config): config for request in requests for config in request.configs().values()}
     missing = [config for config in configs.values() if store.cell(config) is None]
     if dry_run:
-        _tell(estimate(configs.values(), missing))
+        whole = [request.experiment.name for request in requests if request.experiment.kind != "grid"]
+        _tell(estimate(configs.values(), missing), whole)
         return
     failures: dict[str, str] = {}
     if missing and compute_missing:
@@ -113,8 +114,12 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _tell(amounts: Sequence["Amount"]) -> None:
-    """How much there is to compute, by dataset."""
+def _tell(amounts: Sequence["Amount"], whole: Sequence[str]) -> None:
+    """How much there is to compute, by dataset; and which experiments are computed as a whole."""
+    if whole:
+        console.print(f"Computed as a whole, in minutes, without cells: {', '.join(whole)}", highlight=False)
+    if not amounts:
+        return
     grid = Grid(title="To compute", title_justify="left", title_style="bold", box=None, padding=(0, 2))
     for title in ("dataset", "cells", "done", "runs", "programs", "million mini-batches"):
         grid.add_column(title, justify="left" if title == "dataset" else "right")
@@ -122,6 +127,11 @@ def _tell(amounts: Sequence["Amount"]) -> None:
         numbers = (one.cells, one.done, one.runs, one.programs)
         grid.add_row(one.dataset, *(f"{number:,}" for number in numbers), f"{one.batches / 1e6:,.1f}")
     console.print(grid)
+    console.print(
+        "A cell is one configuration with all its seeds. On MNIST and EMNIST two CPU cores train some 5,000 mini-batches"
+        " a second;\na GPU, with many cells at once, a hundred thousand and more. CelebA takes about ten times as long.",
+        style="dim", highlight=False,
+    )  # fmt: skip
 
 
 def _share(part: str) -> tuple[int, int]:
@@ -138,7 +148,8 @@ def _list() -> None:
     for title in ("name", "cells", "presets", "what"):
         grid.add_column(title, justify="right" if title == "cells" else "left")
     for one in experiments().values():
-        grid.add_row(one.name, str(len(one.rows) * len(one.columns) or "–"), ", ".join(one.presets), one.title)
+        cells = len(one.rows) * len(one.columns) * max(one.trials, 1) if one.kind == "grid" else 0
+        grid.add_row(one.name, f"{cells:,}" if cells else "–", ", ".join(one.presets), one.title)
     console.print(grid)
     console.print("\nRun one: fedgen reproduce overview --quick    All, in full: fedgen reproduce all --data-dir DIR")
 

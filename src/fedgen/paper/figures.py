@@ -17,6 +17,8 @@ from fedgen.report.styles import DASHES, LIGHT, styles_of
 _BESIDE = 4  # figures side by side
 _LETTERS = 40  # below a figure, in a line
 _FAR = 25.0  # points below the best: further down a curve would flatten the others
+_BAND = 0.12  # how opaque a band is; half of it where more than a few overlap
+_FEW = 3
 _ROOM = 0.06  # above and below what is shown, of its height
 
 
@@ -37,21 +39,24 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 def _panels(results: Results, panels: Sequence[Mapping[str, Any]], folder: Path, name: str) -> list[Path]:
     columns = min(len(panels), _BESIDE)
-    rows = -(-len(panels) // columns)
+    places = _places([panel["kind"] for panel in panels], columns)
+    rows = places[-1] // columns + 1
     figure = new_figure(3.4 * columns + 1.6, 2.9 * rows + 0.5)
     all_axes: Any = figure.subplots(rows, columns, squeeze=False)
     styles = styles_of(results["columns"])
-    for axes in all_axes.flat[len(panels) :]:
-        axes.set_visible(False)
+    for place in set(range(rows * columns)) - set(places):
+        all_axes.flat[place].set_visible(False)
     handles: dict[str, Any] = {}
-    for axes, panel in zip(all_axes.flat, panels, strict=False):
+    for place, panel in zip(places, panels, strict=True):
+        axes = all_axes.flat[place]
+        alpha = _BAND if len(panel["series"]) <= _FEW else _BAND / 2
         for one in panel["series"]:
             colour, dash = styles[one["name"]]
             marker = "o" if panel["kind"] == "lines" else ""
             (line,) = axes.plot(one["x"], one["y"], marker=marker, ms=3.5, lw=1.3, color=LIGHT[colour])
             if DASHES[dash]:
                 line.set_dashes(DASHES[dash])
-            axes.fill_between(one["x"], one["low"], one["high"], color=LIGHT[colour], alpha=0.12, lw=0)
+            axes.fill_between(one["x"], one["low"], one["high"], color=LIGHT[colour], alpha=alpha, lw=0)
             handles.setdefault(one["label"], line)
             if one.get("published"):
                 x, y = zip(*one["published"], strict=True)
@@ -70,10 +75,23 @@ def _panels(results: Results, panels: Sequence[Mapping[str, Any]], folder: Path,
         if any(one.get("published") for panel in panels for one in panel["series"])
         else ""
     )
-    title = f"{results['title']}, preset {results['preset']}{differs(results)}{hollow}"
+    shown = f"; {len(order)} of {len(results['columns'])} columns" if len(order) < len(results["columns"]) else ""
+    kinds = {panel["kind"] == "lines" for panel in panels}
+    bands = " and ".join([*["all seeds"][: False in kinds], *["one standard deviation"][: True in kinds]])
+    title = f"{results['title']}, preset {results['preset']}{differs(results)}{shown}; bands: {bands}{hollow}"
     letters = int(11 * figure.get_figwidth())  # of this size, in a line
     figure.suptitle("\n".join(textwrap.wrap(title, letters)) + quick, fontsize="medium")
     return save_figure(figure, folder, name)
+
+
+def _places(kinds: Sequence[str], columns: int) -> list[int]:
+    """Where each panel stands, counted by rows: another kind begins a row of its own."""
+    places: list[int] = []
+    for number, kind in enumerate(kinds):
+        after = places[-1] + 1 if places else 0
+        new = number > 0 and kind != kinds[number - 1]
+        places.append(-(-after // columns) * columns if new else after)
+    return places
 
 
 def _look_at_the_top(axes: Any, panel: Mapping[str, Any]) -> list[str]:

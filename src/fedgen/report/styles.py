@@ -29,7 +29,7 @@ _STYLES: dict[str, Style] = {
     "fedlc": (0, 1),
     "fedsam": (2, 1),
     "ccvr": (3, 1),
-    "fedmoments": (7, 0),
+    "fedmoments": (7, 3),
     "fedproto": (5, 1),
     "fedrep": (6, 1),
     "ditto": (7, 1),
