@@ -28,7 +28,8 @@ def running(folders: Folders, port: int) -> Iterator[Processes]:
     """The processes of a federation, none of which is left in the end."""
     with processes_of(folders, port) as processes:
         yield processes
-    assert not left_behind(folders.root)
+    left = left_behind(folders.root)
+    assert not left, left
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -23,6 +23,16 @@ def process_tree(roots: Iterable[int]) -> list[psutil.Process]:
     return [process for process in found.values() if is_running(process)]
 
 
+def marked(variable: str, value: str) -> list[psutil.Process]:
+    """The processes of this user that were started with this in their environment, whoever is their parent now."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(variable) == value:
+                found.append(process)
+    return found
+
+
 def kill(processes: Iterable[psutil.Process]) -> None:
     """Kill these processes and wait until they are gone."""
     deadline = time.monotonic() + _TIMEOUT

@@ -15,10 +15,12 @@ from typing import Any
 
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy.folders import Folders
-from fedgen.federate.deploy.process_tree import kill, process_tree
+from fedgen.federate.deploy.process_tree import kill, marked, process_tree
 from fedgen.federate.deploy.scripts import PORT_VARIABLE
 from fedgen.federate.flower import OPENS_INTERFACES
 
+_MARK = "FEDGEN_STARTED_IN"  # in the environment of all that is started here, and of what that starts
+_SWEEPS = 5  # for what a process started while it was stopped
 _PORTS = range(15_000, 30_000)
 _GRACE = 10.0  # seconds that a process has to exit after SIGTERM
 _START = 300.0  # seconds that SuperLink has to start answering
@@ -59,7 +61,7 @@ class Processes:
         """Start a script that keeps running; its output goes to its own log file."""
         with self.log(name).open("ab") as log:
             self.running[name] = subprocess.Popen(
-                ["/bin/sh", script], env=_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                ["/bin/sh", script], env=self._environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -86,12 +88,21 @@ class Processes:
         kill([*everything, *process_tree(process.pid for process in self.running.values())])
         for name in order:
             self.running.pop(name).wait()
+        # A SuperNode may start a ClientApp after we looked, and die before it: then that is nobody's descendant.
+        for _ in range(_SWEEPS):
+            if not (strays := marked(_MARK, str(self.folders.root))):
+                break
+            kill(strays)
+
+    def _environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if name not in OPENS_INTERFACES}
+        return {**inherited, "PATH": _path(), PORT_VARIABLE: str(free_port()), _MARK: str(self.folders.root)}
 
     def _finish(self, script: Path, *arguments: str) -> None:
         command = ["/bin/sh", str(script), *arguments]
         try:
             done = subprocess.run(
-                command, env=_environment(), capture_output=True, text=True, timeout=_COMMAND, check=False
+                command, env=self._environment(), capture_output=True, text=True, timeout=_COMMAND, check=False
             )
         except subprocess.TimeoutExpired:
             raise FedgenError(f"{script} did not end within {_COMMAND:g} seconds") from None
@@ -140,11 +151,6 @@ def free_port() -> int:
 
 def _path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-
-
-def _environment() -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name not in OPENS_INTERFACES}
-    return {**inherited, "PATH": _path(), PORT_VARIABLE: str(free_port())}
 
 
 def _answers(port: int) -> bool:
