@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,8 @@ from fedgen.algorithms.wrap import With, innermost, with_innermost
 from fedgen.config import resolve
 from fedgen.core.losses import cross_entropy, infer
 from fedgen.core.trees import is_off
+from fedgen.presets import tuned
+from fedgen.registry import options_of
 from fedgen.report.figures import Line, line_figure, save_figure
 from fedgen.runs.division import load_dataset
 from fedgen.simulator.engine import Inputs
@@ -278,7 +281,7 @@ def under_attack(builder: Callable[..., fedgen.Algorithm], x: Any, y: Any) -> Ca
 
 BUILDERS: dict[str, Callable[..., fedgen.Algorithm]] = {
     "fedavg": fedavg,
-    "fedgen": lambda task, federation: fedgen_algorithm(task, federation, generator_steps=20),
+    "fedgen": partial(fedgen_algorithm, generator_steps=20),
     "scaffold": scaffold,
     "feddyn": feddyn,
     "fedopt": fedopt,
@@ -307,19 +310,30 @@ class Case(NamedTuple):
     attackers: int
 
 
+def chosen_by(preset: str, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a preset chose for an algorithm on MNIST: settings, and the algorithm's own options."""
+    chosen = tuned("mnist") if preset == "tuned" else {}
+    values = {key.partition(".")[2]: value for key, value in chosen.items() if key.partition(".")[0] == algorithm}
+    own = {key: values.pop(key) for key in list(values) if key in options_of(BUILDERS[algorithm])}
+    return values, own
+
+
 class Federations:
     """One algorithm and one way to aggregate, compiled once for all cases."""
 
-    def __init__(self, algorithm: str, rounds: int, cases: Sequence[Case], **settings: Any) -> None:
+    def __init__(
+        self, algorithm: str, rounds: int, cases: Sequence[Case], *, preset: str = "paper", **settings: Any
+    ) -> None:
         name = f"{algorithm}-under-attack"
+        values, own = chosen_by(preset, algorithm)
         dataset = load_dataset(resolve({}))
         x, y = jnp.asarray(dataset.x_train[:SAMPLES]), jnp.asarray(dataset.y_train[:SAMPLES])
-        fedgen.ALGORITHMS[name] = under_attack(BUILDERS[algorithm], x, y)
+        fedgen.ALGORITHMS[name] = under_attack(partial(BUILDERS[algorithm], **own), x, y)
         common = {"users": USERS, "active": USERS, "rounds": rounds, "lr": 0.1, "model": "mlp", "score_users": 1}
         options = {f"{name}.attack": 1.0, f"{name}.attackers": 1.0}
         alphas = list(dict.fromkeys(case.alpha for case in cases))
         seeds = {"seed": 0, "seeds": 1 + max(case.seed for case in cases)}
-        fixed = {"algorithms": [name], **common, **options, **seeds, **settings}
+        fixed = {"algorithms": [name], **common, **values, **options, **seeds, **settings}
         configs = [resolve({**fixed, "alpha": a}) for a in alphas]
         self.setups = dict(zip(alphas, prepare_together(configs, dataset), strict=True))
         plain = self.setups[alphas[0]]  # all have the same samples
@@ -370,8 +384,8 @@ def all_cases(algorithm: str, alphas: Sequence[float], seeds: int, chosen: Seque
 
 
 def named(aggregation: str, settings: Mapping[str, Any]) -> str:
-    """The name of a row: the aggregation, and where they are said the rate and to what users clip their gradients."""
-    said = {"clip_gradient": ", gradients to {:g}", "lr": ", rate {:g}"}
+    """The name of a row: the aggregation, and where they are said the preset, the rate and what clips gradients."""
+    said = {"clip_gradient": ", gradients to {:g}", "lr": ", rate {:g}", "preset": ", {}"}
     return aggregation + "".join(text.format(settings[key]) for key, text in said.items() if key in settings)
 
 
@@ -451,6 +465,9 @@ def main() -> None:
     parser.add_argument("--rounds", nargs="+", type=int, default=[40], help="after which accuracy is computed")
     parser.add_argument("--clip-gradient", nargs="+", type=float, help="norms to try (default: the settings' own)")
     parser.add_argument("--lr", type=float, help="users' rate (default: 0.1)")
+    parser.add_argument(
+        "--preset", choices=("paper", "tuned"), default="paper", help="tuned: as `federate init` has it"
+    )
     parser.add_argument("--json", type=Path, help="all results; what is there already is not computed again")
     parser.add_argument("--folder", type=Path, help="where attacks.svg is drawn, for the first algorithm and alpha")
     chosen = parser.parse_args()
@@ -458,7 +475,9 @@ def main() -> None:
     kept = json.loads(chosen.json.read_text()) if chosen.json and chosen.json.exists() else []
     for algorithm in chosen.algorithm:
         for aggregation, clip in product(chosen.aggregation, chosen.clip_gradient or [None]):
-            settings = {k: v for k, v in {"clip_gradient": clip, "lr": chosen.lr}.items() if v is not None}
+            preset = None if chosen.preset == "paper" else chosen.preset
+            said = {"clip_gradient": clip, "lr": chosen.lr, "preset": preset}
+            settings = {key: value for key, value in said.items() if value is not None}
             asked = all_cases(algorithm, chosen.alpha, chosen.seeds, chosen.attack, chosen.attackers)
             if not missing(kept, algorithm, named(aggregation, settings), sorted(chosen.rounds), asked):
                 continue

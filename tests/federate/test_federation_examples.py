@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -33,6 +34,17 @@ def test_sites_with_different_extractors(tmp_path: Path) -> None:
     scores = dict(re.findall(r"(\w+) recognises ([\d.]+) %", done.stdout))
     assert set(scores) == set(sent)
     assert min(map(float, scores.values())) > 30, "better than guessing one of four"
+
+
+def test_what_the_preset_of_federations_sets_is_attacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import attacks
+
+    chosen = tomllib.loads((ROOT / "src/fedgen/tuned.toml").read_text())["mnist"]["T20"]["fedgen"]
+    settings, own = attacks.chosen_by("tuned", "fedgen")
+    assert {**settings, **own} == chosen
+    assert {"w", "beta"} == set(own)
+    assert attacks.chosen_by("paper", "fedgen") == ({}, {})
 
 
 @pytest.mark.slow
