@@ -100,12 +100,10 @@ def step_of(algorithm: Algorithm, batch: Batch, local: Local, key: jax.Array, nu
     return step if algorithm.ahead is None else step._replace(ahead=algorithm.ahead(batch, local, step))
 
 
-def training_program(
-    setup: Setup, algorithm: str, inputs: Inputs, *, batched: bool = False, at_once: int | None = None
-) -> Program:
+def training_program(setup: Setup, algorithm: str, inputs: Inputs, *, batched: bool = False) -> Program:
     """The compiled algorithm without its evaluation, which takes long to compile and is not asked for."""
     with mock.patch.object(Program, "_score", return_value=Correct(None, None, None, None)):
-        return setup.program(algorithm, inputs, batched, at_once)
+        return setup.program(algorithm, inputs, batched)
 
 
 def play(setup: Setup, rounds: int, algorithm: str | None = None) -> State:

@@ -40,6 +40,12 @@ class RunConfig(Federation):
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = setting(
         0, "Run", "the seed of all draws; repetitions have the following ones"
     )
+    at_once: WholeNumber = setting(
+        0,
+        "Run",
+        "how many users a device trains at once (0: one on a CPU, on a GPU what its memory holds); 20 make a network of"
+        " a few thousand parameters twice as fast on a CPU (docs/performance.md)",
+    )
 
     dataset: str = setting(
         "mnist",

@@ -19,6 +19,10 @@ class Settings(TypedDict, total=False):
     seed: int
     """the seed of all draws; repetitions have the following ones."""
 
+    at_once: int
+    """how many users a device trains at once (0: one on a CPU, on a GPU what its memory holds); 20 make a network of a
+    few thousand parameters twice as fast on a CPU (docs/performance.md)."""
+
     dataset: str
     """the data: a name of `fedgen list`, module:function, or the path of your own: an .npz, CSV or Parquet file, a
     folder of those, of idx files, or with images in a folder for each class."""

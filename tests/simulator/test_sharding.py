@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -143,14 +144,21 @@ def test_runs_at_once_are_dealt_out_to_devices_and_hosts(tmp_path: Path) -> None
             assert ours["accuracy_users"] == pytest.approx(theirs["accuracy_users"], abs=0.01)
 
 
-@pytest.mark.slow
-def test_a_cohort_in_slices_is_the_cohort_at_once() -> None:
+CNN = {"model": "cnn", "model__channels": [2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("network", "numbers"), [({}, (0, 2)), pytest.param(CNN, (0, 1, 2, 5), marks=pytest.mark.slow)]
+)
+def test_a_cohort_in_slices_is_the_cohort_at_once(network: dict[str, Any], numbers: tuple[int, ...]) -> None:
     """The same draws; sums over a batch of clients are taken in another order, so to 1e-5 and not to the bit."""
-    setup = small_setup("fedavg", active=5, model="cnn", model__channels=[2, 3])
-    inputs = setup.inputs("fedavg", [0])
     ends = []
-    for at_once in (1, 2, 5):  # devices have 3 clients each: one by one, slices of two, all
-        program = training_program(setup, "fedavg", inputs, at_once=at_once)
+    for at_once in numbers:  # devices have 3 clients each: one by one, slices of two, all
+        setup = small_setup("fedavg", active=5, at_once=at_once, **network)
+        inputs = setup.inputs("fedavg", [0])
+        with mock.patch.object(Program, "_clients_that_fit", return_value=1) as asked:
+            program = training_program(setup, "fedavg", inputs)
+        assert asked.called == (at_once == 0)
         ends.append(program.advance(inputs, program.init(inputs), 0, 2))
     for other in ends[1:]:
         for a, b in zip(jax.tree.leaves(ends[0].server), jax.tree.leaves(other.server), strict=True):

@@ -99,8 +99,8 @@ class Program:
 
     All functions take and return `Inputs` and `State` with a leading run axis. With `batched` the runs of a
     call are computed at once; without it a call takes one run, and its result cannot depend on others.
-    No user holds more than `largest` samples. `at_once` is how many clients of each run a device trains at once; by
-    default one on a CPU, and what the memory of a GPU holds.
+    No user holds more than `largest` samples. `at_once` is how many clients of each run a device trains at once; 0
+    is one on a CPU, and what the memory of a GPU holds.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Program:
         largest: int,
         score_users: int,
         batched: bool,
-        at_once: int | None = None,
+        at_once: int = 0,
     ) -> None:
         self._configure, self._task, self._active, self._largest = configure, task, active, largest
         self._users = np.unique(np.linspace(0, inputs.size.shape[1] - 1, score_users).astype(np.int32))
@@ -277,7 +277,11 @@ class Program:
         return _from_all_devices(results, users)
 
     def _clients_that_fit(self, train: Callable[[Tree], Tree], items: Tree) -> int:
-        """One on a CPU, where clients at once gain nothing; on a GPU what half of its memory holds of all its runs."""
+        """On a GPU what half of its memory holds of all its runs; one on a CPU.
+
+        There several gain something with the smallest networks only (docs/performance.md), and their number must not
+        depend on how many devices there are, nor on a measurement: a run has the same bits wherever it goes on.
+        """
         device = jax.local_devices()[0]
         if device.platform == "cpu":
             return 1

@@ -66,7 +66,7 @@ class Setup:
             )
         )
 
-    def program(self, algorithm: str, inputs: Inputs, batched: bool, at_once: int | None = None) -> Program:
+    def program(self, algorithm: str, inputs: Inputs, batched: bool) -> Program:
         """The compiled algorithm."""
         _, fixed = options_for(self.config, algorithm)
 
@@ -82,7 +82,7 @@ class Setup:
             largest=self.largest,
             score_users=min(self.config.users, self.config.score_users),
             batched=batched,
-            at_once=at_once,
+            at_once=self.config.at_once,
         )
 
     def totals(self, seed: int) -> np.ndarray:
