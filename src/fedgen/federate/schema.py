@@ -31,9 +31,9 @@ Name = Annotated[str, AfterValidator(_checked_name)]
 
 # Settings for dividing one dataset among users. Sites have their own data, so these are left out unless changed.
 SIMULATION_ONLY = (
-    "seeds", "at_once", "data_dir", "label", "user", "channels", "max_value", "user_file", "partition", "partition_file",
-    "alpha", "train_fraction", "class_limit", "proxy_limit", "evaluate_on", "validation", "score_users", "patience",
-    "keep_best",
+    "seeds", "at_once", "data_dir", "label", "user", "channels", "max_value", "user_file", "partition",
+    "partition_file", "alpha", "train_fraction", "class_limit", "proxy_limit", "evaluate_on", "validation",
+    "score_users", "patience", "keep_best",
 )  # fmt: skip
 
 
