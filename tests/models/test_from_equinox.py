@@ -183,6 +183,39 @@ def test_a_convolution_stays_one() -> None:
     assert "conv_general_dilated" not in str(alone), "the predictor is traced without the extractor"
 
 
+class Reading(eqx.Module):
+    """Reads what its layers are made of: a size, and a table of words that is tied to what comes after them."""
+
+    words: eqx.nn.Embedding
+    cell: eqx.nn.GRUCell
+    tied_to_logits: bool = eqx.field(static=True)
+    head: eqx.nn.Linear
+
+    def __init__(self, key: jax.Array, tied_to_logits: bool = False) -> None:
+        keys = jax.random.split(key, 3)
+        self.words, self.cell = eqx.nn.Embedding(5, 4, key=keys[0]), eqx.nn.GRUCell(4, 4, key=keys[1])
+        self.tied_to_logits, self.head = tied_to_logits, eqx.nn.Linear(4 if tied_to_logits else 5, 4, key=keys[2])
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        read = jax.vmap(self.words)(x)
+        h = jax.lax.scan(lambda h, word: (self.cell(word, h), None), jnp.zeros(self.cell.hidden_size), read)[0]
+        return self.words.weight @ self.head(h) if self.tied_to_logits else self.head(self.words.weight @ h)
+
+
+def test_a_network_may_read_what_its_layers_are_made_of() -> None:
+    words = jnp.array([[1, 4, 0], [2, 2, 3]])
+    model = fedgen.from_equinox(Reading, sample=words[0])
+    params, statistics = model.init(KEY)
+    assert set(params.predictor) == {"head.weight", "head.bias"}
+    z, _ = model.extract(params.extractor, statistics, words, True)
+    np.testing.assert_allclose(model.predict(params.predictor, z), jax.vmap(Reading(KEY))(words), rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_with_spectral_norm_is_split_at_its_last_layer() -> None:
+    model = fedgen.from_equinox(Stateful, sample=(3,))
+    assert set(model.init(KEY)[0].predictor) == {"head.weight", "head.bias"}
+
+
 @pytest.mark.parametrize(
     ("module", "layer", "sample", "message"),
     [
@@ -193,6 +226,12 @@ def test_a_convolution_stays_one() -> None:
         (Net, None, (16,), r"the Equinox network Net does not take samples of shape \(16,\) of float32: "),
         (eqx.nn.make_with_state(Net)(KEY)[0], None, (8, 8, 1), "without its state; give both .*make_with_state"),
         (jnp.sin, None, (16,), "the Equinox network cannot be made: "),
+        (
+            lambda key: Reading(key, True),
+            None,
+            np.zeros(3, np.int32),
+            "parameter 'words.weight' is used before layer 'head' and after",
+        ),
         ({}, None, (16,), "not a dict"),
         (eqx.nn.Lambda(jax.nn.relu), None, (16,), "has no layer with parameters"),
         (torch.nn.Linear(16, 4), None, (16,), "a Linear is of PyTorch: fedgen.from_torch takes it"),

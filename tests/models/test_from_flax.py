@@ -12,7 +12,7 @@ import optax
 import pytest
 import torch
 from flax import nnx
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 import fedgen
 from fedgen.core.trees import named
@@ -223,6 +223,54 @@ def test_a_convolution_stays_one() -> None:
     assert [e.primitive.name for e in traced.eqns].count("conv_general_dilated") == 1
     alone = jax.make_jaxpr(model.predict)(params.predictor, jnp.zeros((6, 5)))
     assert "conv_general_dilated" not in str(alone), "the predictor is traced without the extractor"
+
+
+SCALE = "WeightNorm_1/head/kernel/scale"
+
+
+class Normed(nn.Module):
+    """Layers around others, whose names have a slash of their own."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        x = nn.relu(nn.WeightNorm(nn.Conv(3, (3, 3), strides=2))(x)).reshape(len(x), -1)
+        x = nn.SpectralNorm(nn.Dense(5))(x, update_stats=train)
+        return nn.WeightNorm(nn.Dense(4, name="head"))(x)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_weight_norm_and_spectral_norm(train: bool) -> None:
+    model = fedgen.from_flax(Normed(), sample=X[0])
+    params, statistics = model.init(KEY)
+    assert set(params.predictor) == {f"params/{name}" for name in ("head/kernel", "head/bias", SCALE)}
+    z, new = model.extract(params.extractor, statistics, X, train)
+    variables = Normed().init(KEY, X, False)
+    theirs, updated = Normed().apply(variables, X, train, mutable=["batch_stats"])
+    np.testing.assert_allclose(model.predict(params.predictor, z), theirs, rtol=1e-5, atol=1e-6)
+    assert_close(new, flat(updated))
+    named = model.state_dict(params, statistics)
+    back = unflatten_dict({path: named["/".join(path)] for path in flatten_dict(variables)})  # as docs/networks.md says
+    jax.tree.map(np.testing.assert_array_equal, back, variables)
+
+
+class Reading(nnx.Module):
+    """Reads what its layers are made of."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.words, self.hidden = nnx.Embed(5, 4, rngs=rngs), nnx.Linear(4, 4, rngs=rngs)
+        self.head = nnx.Linear(5, 4, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.head(self.words.attend(self.hidden(self.words(x).mean(1)) / self.hidden.in_features))
+
+
+def test_a_network_of_nnx_may_read_what_its_layers_are_made_of() -> None:
+    words = jnp.array([[1, 4, 0], [2, 2, 3]])
+    model = fedgen.from_flax(Reading(nnx.Rngs(0)), sample=words[0])
+    params, statistics = model.init(KEY)
+    assert set(params.predictor) == {"head.kernel", "head.bias"}
+    z, _ = model.extract(params.extractor, statistics, words, True)
+    np.testing.assert_allclose(model.predict(params.predictor, z), Reading(nnx.Rngs(0))(words), rtol=1e-5, atol=1e-6)
 
 
 class Head(nn.Module):

@@ -423,6 +423,38 @@ def test_frozen_parameters_stay_and_tied_ones_are_one() -> None:
     np.testing.assert_allclose(model.predict(changed.predictor, z), _logits(module, x), atol=1e-5)
 
 
+class Versioned(nn.Linear):
+    """With state that is no tensor."""
+
+    version: Any = None
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.version = state["version"]
+
+
+def test_the_state_dict_is_the_modules_own() -> None:
+    def renamed(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
+        state["second"] = state.pop("1.weight")
+        state["kept"] = torch.tensor(3)
+
+    module = nn.Sequential(Versioned(4, 3), nn.Linear(3, 2))
+    hook = module._register_state_dict_hook(renamed)
+    model, params, statistics = _model(module, (4,))
+    changed = jax.tree.map(lambda a: a + 1, params)
+    found = model.state_dict(changed, statistics)
+    assert list(found) == list(module.state_dict())
+    assert (found["0._extra_state"], found["kept"]) == ({"version": 1}, 3)
+    np.testing.assert_array_equal(found["second"], changed.predictor["1.weight"])
+    hook.remove()
+    del found["kept"]
+    found["1.weight"] = found.pop("second")
+    module.load_state_dict(found)
+    assert module[0].version == 1
+
+
 class Headless(nn.Module):
     def __init__(self, **parts: nn.Module) -> None:
         super().__init__()
@@ -508,6 +540,13 @@ def test_bags_of_words_may_begin_at_offsets(learns: bool) -> None:
     words = np.random.default_rng(0).integers(0, 5, (3, 7))
     z, _ = model.extract(params.extractor, statistics, words, True)
     np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, words), atol=1e-6)
+
+
+def test_a_counter_may_be_a_buffer_of_floating_point_numbers() -> None:
+    model, params, statistics = _model(Counting(torch.tensor(0.0)), (4,))
+    for step in (1, 2):
+        z, statistics = model.extract(params.extractor, statistics, jnp.ones((2, 4)), True)
+        np.testing.assert_allclose(z, step / 10, rtol=1e-6)
 
 
 def test_packed_sequences_are_said() -> None:
@@ -599,6 +638,23 @@ class Chosen(nn.Module):
         return x
 
 
+class Counting(nn.Module):
+    """Learns more slowly in its first batches, which it counts."""
+
+    def __init__(self, counter: torch.Tensor | int | None = None) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+        if isinstance(counter, int):
+            self.n = counter
+        else:
+            self.register_buffer("n", torch.tensor(0) if counter is None else counter)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.n += 1
+        return self.fc(x * (self.n / 10))
+
+
 class Second(nn.Module):
     def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return pair[1].float()
@@ -663,6 +719,12 @@ with warnings.catch_warnings():
         (nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(8, 2)), {}, "whole numbers, and sample=torch.zeros"),
         (nn.Sequential(nn.Linear(4, 2)).double(), {}, r"but of torch.float64; .*module.float\(\)"),
         (nn.Sequential(nn.Linear(4, 2)).half(), {}, r"but of torch.float16; .*module.float\(\)"),
+        (
+            nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 2)),
+            {},
+            r"statistics of '1' depend on a count .* give BatchNorm a momentum: BatchNorm1d\(..., momentum=0.1\)",
+        ),
+        (Counting(), {}, "depends on its counter 'n', .*; make it a buffer of floating-point numbers"),
         (nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), {}, "'0.weight' has no shape .* call the module once"),
         (nn.Sequential(OLD_WEIGHT_NORM, nn.Linear(3, 2)), {}, "parametrizations.weight_norm"),
         (nn.Sequential(Chosen(), nn.Linear(4, 2)), {}, r"as many numbers as a mask says.*torch.where"),
@@ -729,6 +791,16 @@ def test_a_sample_may_be_an_array() -> None:
         np.testing.assert_allclose(
             model.predict(params.predictor, z), _logits(module, np.asarray(jnp.asarray(sample))[None]), atol=1e-6
         )
+
+
+@pytest.mark.parametrize("stored", ["uint8", "uint16", "float32"])
+def test_words_that_would_reach_the_module_as_pixels_are_refused_before_training(stored: str) -> None:
+    words = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 3))
+    x, y = (np.arange(180).reshape(60, 3) % 5).astype(stored), np.arange(60) % 3
+    data = fedgen.from_arrays(x, y, x, y)
+    model = fedgen.from_torch(words, sample=torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(FedgenError, match=r"takes whole numbers, and gets samples of float32: .*x.astype\('int32'\)"):
+        fedgen.simulate("fedavg", data=data, model=model, users=2, active=2, rounds=1, progress=False)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")

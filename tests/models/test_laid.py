@@ -167,6 +167,19 @@ def test_winograds_large_tiles_within_more(monkeypatch: pytest.MonkeyPatch) -> N
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-4 * np.abs(a).max()), *both)
 
 
+def test_weights_in_bfloat16_learn_from_samples_that_several_share() -> None:
+    """Of such small shapes XLA on a CPU has no product of bfloat16 that is float32."""
+    window = Window((2, 2), (1, 1), ((0, 0), (0, 0)), (1, 1), 1, None)
+    x = jax.random.normal(KEY, (2, 3, 3, 1)).astype(jnp.bfloat16)
+    weights = jax.random.normal(jax.random.key(5), (2, 2, 2, 1, 1)).astype(jnp.bfloat16)
+
+    def gradients(x: jax.Array, weights: jax.Array) -> jax.Array:
+        return jax.jit(jax.vmap(jax.grad(lambda w: jnp.sum(by_xla(x, w, window) ** 2).astype(jnp.float32))))(weights)
+
+    exact = gradients(x.astype(jnp.float32), weights.astype(jnp.float32))
+    np.testing.assert_allclose(gradients(x, weights).astype(jnp.float32), exact, rtol=0, atol=0.1)
+
+
 @pytest.mark.parametrize("channel", [0, 2])
 def test_squares_by_a_pivot(channel: int) -> None:
     x = 100 + np.random.default_rng(0).normal(size=(5, 300, 5)).astype(np.float32)

@@ -52,7 +52,7 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         yield case(f"{name}.Tensor", TRUE, TRUE[::-1].copy())
         yield case(f"{name}.Scalar", whole(3, 4), 5)
     yield from (case(name, TRUE, TRUE[::-1].copy()) for name in ("logical_and", "logical_or", "logical_xor"))
-    yield from (case(name, X, X[::-1].copy()) for name in ("atan2", "maximum", "minimum"))
+    yield from (case(name, X, X[::-1].copy()) for name in ("atan2", "hypot", "maximum", "minimum"))
     for name in ("eq", "ge", "gt", "le", "lt", "ne"):
         yield case(f"{name}.Tensor", whole(3, 4), whole(3, 4))
         yield case(f"{name}.Scalar", whole(3, 4), 2)
@@ -121,6 +121,8 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield case("sort.stable", X, stable=True, dim=0)
     yield from (case("topk", X, 2, 1, largest) for largest in (True, False))
     yield from (case(name, X, 1) for name in ("cumsum", "cumprod"))
+    yield from (case("logcumsumexp", X, dim) for dim in (1, -1))
+    yield from (case(name, a, dim) for name in ("cummax", "cummin") for a, dim in ((X, 0), (ties, -1)))
     yield case("logsumexp", X, [1], True)
     yield case("linalg_vector_norm", X, 2, [1])
     yield from (case("linalg_vector_norm", WITH_ZEROS, p, [1]) for p in (0, 0.5, 1, 1.5, 2, 3, np.inf))
@@ -169,6 +171,13 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield case("gather", X, 1, whole(2, 7, 5, most=4))
     yield case("scatter_add", X, 1, whole(2, 7, 5, most=4), some(2, 7, 5))
     yield case("scatter_add", X, -1, whole(3, 2, 4), some(3, 2, 4))
+    once = np.argsort(RNG.random((3, 4, 5)), 1)[:2, :3]  # no place twice, where PyTorch says nothing
+    yield from (case("scatter.src", X, dim, once, some(2, 3, 5)) for dim in (1, -2))
+    yield case("scatter.value", X, 1, once, 0.5)
+    numbers = whole(3, 4, 5)  # PyTorch's own has no derivative
+    yield from (case("scatter.reduce", numbers, 1, once, whole(3, 4, 5), reduce=how) for how in ("add", "multiply"))
+    yield from (case("scatter.value_reduce", numbers, 1, once, 2, reduce=how) for how in ("add", "multiply"))
+    yield from (case("unfold", X, dim, *how) for dim, how in ((2, (3, 1)), (-2, (2, 2)), (1, (4, 3))))
     yield case("flip", X, [0, 2])
     yield from (case("roll", X, *how) for how in (([2],), ([1, -1], [0, 2])))
     yield case("constant_pad_nd", X, [1, 2, -1, 0], 3.0)
@@ -257,6 +266,13 @@ def _cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         yield case("upsample_bilinear2d.vec", IMAGE, [13, 5], corners, None)
         yield case("upsample_bilinear2d.vec", IMAGE, [1, 8], corners, None)
         yield case("upsample_bilinear2d.vec", IMAGE, None, corners, [2.0, 1.3])
+    far = some(2, 5, 6, 2, low=-1.4, high=1.4)  # beyond the image, too
+    yield from (
+        case("grid_sampler_2d", IMAGE, far, how, beyond, corners)
+        for how in (0, 1)
+        for beyond in (0, 1)
+        for corners in (False, True)
+    )
 
     norm = (IMAGE, some(4), some(4), some(4), some(4, low=0.5))
     yield case("_native_batch_norm_legit_no_training", *norm, 0.1, 1e-5)

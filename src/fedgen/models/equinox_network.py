@@ -111,19 +111,24 @@ def _called(
 
 
 class _Noting(eqx.nn.StatefulLayer):
-    """A layer that notes what it gets, or gets something else."""
+    """A layer that notes what it gets, or gets something else; all but a call of it is the layer's own."""
 
-    layer: Any
-    note: Callable[[Array], Array] = eqx.field(static=True)
+    _layer: Any
+    _note: Callable[[Array], Array] = eqx.field(static=True)
 
     def is_stateful(self) -> bool:
         """As the layer itself, which is what `eqx.nn.Sequential` asks for."""
-        return isinstance(self.layer, eqx.nn.StatefulLayer) and self.layer.is_stateful()
+        return isinstance(self._layer, eqx.nn.StatefulLayer) and self._layer.is_stateful()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_layer":  # not yet there
+            raise AttributeError(name)
+        return getattr(self._layer, name)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the layer."""
-        arguments, named = first_changed(self.note, arguments, named)
-        return self.layer(*arguments, **named)
+        arguments, named = first_changed(self._note, arguments, named)
+        return self._layer(*arguments, **named)
 
 
 def _watched(module: Any, watch: Sequence[str], note: Callable[[str, Array], Array], kind: str, layers: Any) -> Any:

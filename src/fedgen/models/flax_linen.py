@@ -25,10 +25,16 @@ _PARAMS = "params/"
 def linen_network(module: nn.Module, sample: Any) -> Network:
     """The network of a linen module, with names such as "params/Dense_0/kernel" and "batch_stats/norm/mean"."""
     form = form_of(sample)
+    paths: dict[str, tuple[str, ...]] = {}  # name -> where it is: WeightNorm's own names have a "/", too
+
+    def flat(variables: Any) -> Named:
+        found = flatten_dict(nn.unbox(variables))
+        paths.update({"/".join(path): path for path in found})
+        return {"/".join(path): a for path, a in found.items()}
 
     def everything(key: Array) -> Named:
         x = jnp.zeros((1, *form.shape), form.dtype)
-        return flatten_dict(nn.unbox(module.init(key, x, **mode_arguments(module.__call__, False))), sep="/")
+        return flat(module.init(key, x, **mode_arguments(module.__call__, False)))
 
     variances: dict[str, None] = {}
 
@@ -62,15 +68,15 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
                 arguments, named = first_changed(note, arguments, named)
             return call(*arguments, **named)
 
-        variables = unflatten_dict({**numbers.constants, **parameters, **state}, sep="/")
+        named = {**numbers.constants, **parameters, **state}
+        variables = unflatten_dict({paths[name]: a for name, a in named.items()})
         # Whatever a module draws with ("dropout", or any other name), linen takes this key where there is no other.
         options = {"rngs": {"params": key}, "mutable": changing} if train else {"mutable": False}
         with nn.intercept_methods(intercept):
             result = module.apply(variables, x, **mode_arguments(module.__call__, train), **options)
         output, updated = result if train else (result, {})
-        after = {**state, **flatten_dict(nn.unbox(updated), sep="/")}
+        after = {**state, **flat(updated)}
         return Ran(output, {name: after[name] for name in state}, called, got[0] if len(watch) == 1 and got else None)
 
-    inner = (name.removeprefix(_PARAMS).replace("/", ".") for name in numbers.parameters)
-    layers = dict.fromkeys(name.rpartition(".")[0] for name in inner)
+    layers = dict.fromkeys(".".join(paths[name][1:-1]) for name in numbers.parameters)
     return Network(kind, init_of(everything, numbers), run, tuple(layers), tuple(variances))

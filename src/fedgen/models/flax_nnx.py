@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -65,18 +66,29 @@ def nnx_network(make: Callable[[Array], nnx.Module]) -> Network:
     return Network(kind, init_of(everything, numbers), run, tuple(layers), variances)
 
 
+class _Noting:
+    """A layer that notes what it gets, or gets something else; all but a call of it is the layer's own."""
+
+    def __init__(self, layer: Any, note: Callable[[Array], Array]) -> None:
+        self._layer, self._note = layer, note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the layer."""
+        arguments, named = first_changed(self._note, arguments, named)
+        return self._layer(*arguments, **named)
+
+
 @contextmanager
 def _watching(
     network: nnx.Module, watch: Sequence[str], note: Callable[[str, Array], Array], kind: str
 ) -> Iterator[Callable[..., Any]]:
-    """The network as a function, whose watched layers are for the time being functions that note what they get."""
+    """The network as a function, whose watched layers for the time being note what they get."""
 
-    def noting(name: str, layer: Any) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            arguments, named = first_changed(lambda given: note(name, given), arguments, named)
-            return layer(*arguments, **named)
-
-        return call
+    def noting(name: str, layer: Any) -> _Noting:
+        return _Noting(layer, partial(note, name))
 
     modules = {_name(place): place for place, _ in nnx.iter_modules(network)}
     if unknown := [name for name in watch if name not in modules]:

@@ -1,8 +1,11 @@
 """PyTorch's generators under a seed, for code of users that makes networks."""
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+GENERATORS = threading.RLock()  # to be held while modules are made or called: generators are shared by all threads
 
 
 @contextmanager

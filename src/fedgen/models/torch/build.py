@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,12 +17,10 @@ from fedgen.core.contract import Array, Model, Params, Tree
 from fedgen.errors import FedgenError
 from fedgen.models.adapt import why_not_taken
 from fedgen.models.network import as_statistics, form_of
-from fedgen.models.seeding import torch_seeded
+from fedgen.models.seeding import GENERATORS, torch_seeded
 from fedgen.models.torch.layout import taken_by_module
 from fedgen.models.torch.network import Network, arrays_of
 from fedgen.models.torch.predictor import find_predictor
-
-_SEEDING = threading.RLock()  # PyTorch's generator is one for all threads
 
 
 def build(
@@ -111,7 +108,7 @@ def _made(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
             "from_torch takes an nn.Module or a function without arguments that makes one, as lambda: Net(width=32);"
             f" this one is {error}"
         )
-    with _SEEDING, torch_seeded(seed):
+    with GENERATORS, torch_seeded(seed):
         module = factory()
     if not isinstance(module, nn.Module):
         raise _unfit(module)

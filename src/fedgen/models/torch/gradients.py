@@ -21,8 +21,8 @@ def check_gradients(module: nn.Module, training: Exported, evaluation: Exported,
     exported = training if train else evaluation
     learned = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     draw = torch.Generator().manual_seed(0)
-    with quiet(), no_fast_path(), torch.enable_grad(), _shifted(module, draw):
-        x = _batch(module, example, _BATCH if exported.holds_for(_BATCH) else 2, draw)
+    with quiet(), no_fast_path(), torch.enable_grad(), shifted(module, draw):
+        x = random_batch(module, example, batch_size(exported), draw)
         tensors = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
         copies = {name: tensor.requires_grad_(name in learned) for name, tensor in tensors.items()}
         with saying("PyTorch cannot compute the gradient of what the module gives"):
@@ -43,7 +43,7 @@ def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 @contextlib.contextmanager
-def _shifted(module: nn.Module, draw: torch.Generator) -> Iterator[None]:
+def shifted(module: nn.Module, draw: torch.Generator) -> Iterator[None]:
     """Its parameters a little elsewhere for a while; parameters and buffers are as they were afterwards."""
     before = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
     try:
@@ -63,13 +63,20 @@ def _set(module: nn.Module, values: dict[str, torch.Tensor]) -> None:
             tensor.copy_(values[name])
 
 
-def _batch(module: nn.Module, example: torch.Tensor, count: int, draw: torch.Generator) -> torch.Tensor:
-    """Random samples that the module takes; whole numbers are small, since it may know few of them."""
+def batch_size(exported: Exported) -> int:
+    """How many samples a comparison takes: several, where the graph takes any number."""
+    return _BATCH if exported.holds_for(_BATCH) else 2
+
+
+def random_batch(
+    module: nn.Module, example: torch.Tensor, count: int, draw: torch.Generator, most: int = 3
+) -> torch.Tensor:
+    """Random samples that the module takes; whole numbers are below `most`, or fewer where it knows fewer."""
     shape = (count, *example.shape)
     if example.is_floating_point():
         tried = [torch.randn(shape, generator=draw), torch.rand(shape, generator=draw)]
     else:
-        tried = [torch.randint(0, most, shape, generator=draw) for most in (3, 2)]
+        tried = [torch.randint(0, below, shape, generator=draw) for below in dict.fromkeys((most, 3, 2))]
     own = example.expand(shape).clone()
     return next((x for x in (x.to(example.dtype) for x in tried) if _takes(module, x)), own)
 

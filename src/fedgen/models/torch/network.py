@@ -1,15 +1,16 @@
 """A module's tensors, sorted by who owns them, and its graphs as functions of JAX arrays."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fedgen.core.contract import Array, Params, Tree
 from fedgen.errors import FedgenError
@@ -17,6 +18,8 @@ from fedgen.models.torch.export import Exported, Exporter, array_of, first_names
 from fedgen.models.torch.gradients import check_gradients
 from fedgen.models.torch.graph import Part
 from fedgen.models.torch.layout import as_module_takes
+from fedgen.models.torch.logits import check_logits
+from fedgen.models.torch.python_state import check_python_state
 
 
 class Network:
@@ -25,8 +28,11 @@ class Network:
     def __init__(self, module: nn.Module, predictor: str, example: torch.Tensor, channels_last: bool | None) -> None:
         self._sample, self._integer = tuple(example.shape), not example.is_floating_point()
         self._channels_last = channels_last
+        _check_momentum(module)
+        check_python_state(module, example)
         self._export = Exporter(module, predictor, example)
-        self._first, self._names = first_names(module), list(module.state_dict())
+        self._first = first_names(module)
+        self._state = _state_of(module)
         arrays = arrays_of(module)
         learned = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         self.extractor = [name for name in learned if not name.startswith(f"{predictor}.")]
@@ -42,11 +48,17 @@ class Network:
         self.random, width = self._draws(arrays)
         self._check_modes(arrays, width)
         check_gradients(module, self._export(True), self._export(False), example)
+        check_logits(module, self._logits, self._export(False), example)
 
     def extract(
         self, extractor: Tree, statistics: Tree, x: Array, train: bool, key: Array | None = None
     ) -> tuple[Array, Tree]:
         """z, and the statistics after the batch, from samples as they are stored."""
+        if self._integer and jnp.issubdtype(x.dtype, jnp.floating):
+            raise FedgenError(
+                f"the module takes whole numbers, and gets samples of {x.dtype}: uint8 and uint16 are pixels, which are"
+                " scaled; store words and categories as int32 (fedgen.from_arrays, .npz): x.astype('int32')"
+            )
         x = as_module_takes(x, self._sample, self._channels_last)
         draw = _Keys(key, _IN_TRAINING) if train else _Keys(None, _IN_EVALUATION)
         return self._extract(extractor, statistics, x, train, draw)
@@ -74,11 +86,24 @@ class Network:
         (logits,) = exported.predictor(values, floating, _Keys(None, _IN_PREDICTOR if train else _IN_EVALUATION))
         return logits
 
-    def state_dict(self, params: Params, statistics: Tree) -> dict[str, torch.Tensor]:
-        """All parameters and buffers under the module's names; what does not learn is as it was in the module."""
+    def state_dict(self, params: Params, statistics: Tree) -> dict[str, Any]:
+        """The module's own state_dict with what was trained; what does not learn is as it was in the module."""
         moved = {**params.extractor, **params.predictor, **statistics}
         values = {**self._fixed, **{name: np.array(array, np.float32) for name, array in moved.items()}}
-        return {name: torch.tensor(values[self._first[name]]) for name in self._names}
+        return {
+            name: torch.tensor(values[found]) if isinstance(found, str) else copy.deepcopy(found.value)
+            for name, found in self._state.items()
+        }
+
+    def _logits(self, tensors: Mapping[str, Array], x: Array) -> Array:
+        """In evaluation mode, of samples as the module takes them and of its parameters and buffers by name."""
+
+        def of(names: Sequence[str]) -> dict[str, Array]:
+            return {name: tensors[name] for name in names}
+
+        draw = _Keys(None, _IN_EVALUATION)
+        z, _ = self._extract(of(self.extractor), of(self.statistics), x, False, draw)
+        return self._predict(of(self.predictor), z, False)
 
     def _updated(self, exported: Exported, train: bool) -> list[str]:
         return [name for name in self.statistics if train and name in exported.updates]
@@ -117,7 +142,7 @@ class Network:
         if counters:
             raise FedgenError(
                 f"what the module computes in training depends on its counter '{min(map(str, counters))}', which users'"
-                " averages cannot keep; give BatchNorm a momentum"
+                " averages cannot keep; make it a buffer of floating-point numbers"
             )
         self._check_split(predictor, training, before)
         self._check_split(predictor, evaluation, evaluated)
@@ -193,6 +218,36 @@ class _Keys:
             raise FedgenError(self._without)
         self.drawn += 1
         return jax.random.fold_in(self._key, self.drawn - 1)
+
+
+class _Kept(NamedTuple):
+    """What a state_dict has beside parameters and buffers."""
+
+    value: Any
+
+
+def _state_of(module: nn.Module) -> dict[str, str | _Kept]:
+    """For each name of the module's state_dict its parameter or buffer, or what is kept as it is."""
+    # Hooks may give a parameter another name; it is the same object.
+    own = {id(tensor): name for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+    found = module.state_dict(keep_vars=True)
+    return {name: own.get(id(value)) or _Kept(_detached(value)) for name, value in found.items()}
+
+
+def _detached(value: Any) -> Any:
+    return copy.deepcopy(value.detach() if isinstance(value, torch.Tensor) else value)
+
+
+def _check_momentum(module: nn.Module) -> None:
+    """Refuse BatchNorm whose statistics are means over all batches."""
+    module.train()
+    for name, inner in module.named_modules():
+        if isinstance(inner, _BatchNorm) and inner.momentum is None and inner.track_running_stats and inner.training:
+            raise FedgenError(
+                f"the statistics of {repr(name) if name else 'the module'} depend on a count of all batches"
+                " (momentum=None), which users' averages cannot keep; give BatchNorm a momentum:"
+                f" {type(inner).__name__}(..., momentum=0.1)"
+            )
 
 
 def arrays_of(module: nn.Module) -> dict[str, np.ndarray]:

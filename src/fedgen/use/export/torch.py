@@ -47,7 +47,8 @@ def torch(model: Classifier, folder: Path) -> list[Path]:
         )
     if task_model.state_dict is not None:
         given = task_model.state_dict(*model.network)
-        _write(weights, {key: np.asarray(value) for key, value in given.items()})
+        # A module's state of other kinds (get_extra_state) has no place in safetensors.
+        _write(weights, {key: np.asarray(value) for key, value in given.items() if hasattr(value, "shape")})
         return [weights]
     convert = _CONVERT.get(model.config.model)
     if convert is None or MODELS.origin(model.config.model) or f"model {model.config.model}" in model.config.plugins:

@@ -20,7 +20,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh, "trunc": jnp.trunc,
 }  # fmt: skip
 _BINARY: dict[str, Callable[[Any, Any], Array]] = {
-    "atan2": jnp.arctan2, "logical_and": jnp.logical_and, "logical_or": jnp.logical_or,
+    "atan2": jnp.arctan2, "hypot": jnp.hypot, "logical_and": jnp.logical_and, "logical_or": jnp.logical_or,
     "logical_xor": jnp.logical_xor, "maximum": jnp.maximum, "minimum": jnp.minimum,
 }  # fmt: skip
 _BINARY_BY_NUMBERS_TOO: dict[str, Callable[[Any, Any], Array]] = {

@@ -9,6 +9,8 @@ import numpy as np
 from jax import lax
 
 from fedgen.core.contract import Array, Scalar
+from fedgen.errors import FedgenError
+from fedgen.models.torch.operations.arithmetic import hardtanh
 from fedgen.models.torch.operations.random import Draw, dropout
 from fedgen.models.torch.operations.reductions import safe_softmax, softmax
 from fedgen.models.torch.registry import operation
@@ -168,6 +170,40 @@ def upsample_bilinear(
         np.add.at(shares, (np.minimum(before + 1, have - 1), range(want)), share)
         x = jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ jnp.asarray(shares, x.dtype), -1, axis)
     return x
+
+
+@operation("aten.grid_sampler_2d.default")
+def grid_sample(x: Array, grid: Array, how: int, beyond: int, align_corners: bool) -> Array:
+    """x [batch, channel, row, column] at the places (across, down) of grid [batch, row, column, 2], from -1 to 1.
+
+    By the four pixels around a place (how 0), or the nearest one (1); beyond the image all is 0, or as its edge (1).
+    """
+    if how > 1 or beyond > 1:
+        raise FedgenError(
+            "grid_sample is known here with mode 'bilinear' or 'nearest' and padding_mode 'zeros' or 'border'; use"
+            ' these, or add your own: @fedgen.models.torch.operation("aten.grid_sampler_2d.default")'
+        )
+    places = []  # across, and down
+    for axis, size in enumerate((x.shape[3], x.shape[2])):
+        place = (grid[..., axis] + 1) / 2
+        place = place * (size - 1) if align_corners else place * size - 0.5
+        places.append(hardtanh(place, 0, size - 1) if beyond else place)
+    across, down = places
+    if how == 1:
+        return _pixels(x, jnp.round(down), jnp.round(across))
+    left, upper = jnp.floor(across), jnp.floor(down)
+    right, lower = (across - left)[:, None], (down - upper)[:, None]  # shares of the pixels on that side
+    above = _pixels(x, upper, left) * (1 - right) + _pixels(x, upper, left + 1) * right
+    below = _pixels(x, upper + 1, left) * (1 - right) + _pixels(x, upper + 1, left + 1) * right
+    return above * (1 - lower) + below * lower
+
+
+def _pixels(x: Array, rows: Array, columns: Array) -> Array:
+    """[batch, channel, ...] of the pixels in these rows and columns [batch, ...]; 0 where there are none."""
+    inside = (rows >= 0) & (rows < x.shape[2]) & (columns >= 0) & (columns < x.shape[3])
+    at = [jnp.clip(a, 0, n - 1).astype(jnp.int32) for a, n in ((rows, x.shape[2]), (columns, x.shape[3]))]
+    found = jax.vmap(lambda image, row, column: image[:, row, column])(x, *at)
+    return jnp.where(inside[:, None], found, 0)
 
 
 def _resized(

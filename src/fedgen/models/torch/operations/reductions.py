@@ -137,6 +137,30 @@ def multiplied(x: Array, dim: int, dtype: Any = None) -> Array:
     return jnp.cumprod(x, axis=dim, dtype=dtype)
 
 
+@operation("aten.logcumsumexp.default")
+def log_cumulated(x: Array, dim: int) -> Array:
+    """log of running sums of exp."""
+    return jax.lax.cumlogsumexp(x, dim % x.ndim)
+
+
+@operation("aten.cummax.default")
+def largest_so_far(x: Array, dim: int) -> tuple[Array, Array]:
+    """Running maxima and where they are: of equal ones the last, which alone gets the derivative."""
+    return _so_far(x, dim % x.ndim, jax.lax.cummax)
+
+
+@operation("aten.cummin.default")
+def smallest_so_far(x: Array, dim: int) -> tuple[Array, Array]:
+    """Running minima and where they are."""
+    return _so_far(x, dim % x.ndim, jax.lax.cummin)
+
+
+def _so_far(x: Array, axis: int, running: Callable[[Array, int], Array]) -> tuple[Array, Array]:
+    count = jax.lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    reached = x == running(jax.lax.stop_gradient(x), axis)
+    return _chosen(x, jax.lax.cummax(jnp.where(reached, count, 0), axis), axis, True)
+
+
 @operation("aten.logsumexp.default")
 def logsumexp(x: Array, dim: Axes, keepdim: bool = False) -> Array:
     """log of the sum of exp."""

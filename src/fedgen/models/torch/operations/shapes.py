@@ -213,9 +213,36 @@ def gather(x: Array, dim: int, places: Array, sparse_grad: bool = False) -> Arra
 @operation("aten.scatter_add.default")
 def scatter_add(x: Array, dim: int, places: Array, source: Array) -> Array:
     """The array with numbers added, each at its place along an axis."""
+    return x.at[_grid(x, dim, places)].add(source[tuple(map(slice, places.shape))])
+
+
+@operation("aten.scatter.src", "aten.scatter.reduce")
+def scatter(x: Array, dim: int, places: Array, source: Array, *, reduce: str | None = None) -> Array:
+    """The array with numbers put, added or multiplied, each at its place along an axis."""
+    there = x.at[_grid(x, dim, places)]
+    values = source[tuple(map(slice, places.shape))]
+    return there.set(values) if reduce is None else there.add(values) if reduce == "add" else there.multiply(values)
+
+
+@operation("aten.scatter.value", "aten.scatter.value_reduce")
+def scatter_value(x: Array, dim: int, places: Array, value: Scalar, *, reduce: str | None = None) -> Array:
+    """The same with one number for all places."""
+    return scatter(x, dim, places, jnp.full(places.shape, value, x.dtype), reduce=reduce)
+
+
+def _grid(x: Array, dim: int, places: Array) -> tuple[Array, ...]:
+    """The index of each place, whose number along one axis is given."""
     grid = [jax.lax.broadcasted_iota(places.dtype, places.shape, axis) for axis in range(x.ndim)]
     grid[dim] = places
-    return x.at[tuple(grid)].add(source[tuple(map(slice, places.shape))])
+    return tuple(grid)
+
+
+@operation("aten.unfold.default")
+def windows(x: Array, dim: int, size: int, step: int) -> Array:
+    """Windows of an axis, one beginning every `step` places; what a window holds is the last axis."""
+    axis = dim % x.ndim
+    starts = np.arange(0, x.shape[axis] - size + 1, step)
+    return jnp.moveaxis(jnp.take(x, starts[:, None] + np.arange(size), axis=axis), axis + 1, -1)
 
 
 @operation("aten.flip.default")
