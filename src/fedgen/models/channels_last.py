@@ -153,8 +153,10 @@ def _convolve_backward(window: Window, dtype: Any, saved: tuple[Array, Array], g
     def some(total: Array, both: tuple[Array, Array]) -> tuple[Array, None]:
         seen = _made(jnp.concatenate(_seen(both[0], window), axis=-1).reshape(-1, len(total)))
         flat = both[1].reshape(-1, weight.shape[-1])
-        # Cast before: of some shapes XLA on a CPU has no product of bfloat16 that is float32.
-        return total + jnp.matmul(*(a.astype(total.dtype) for a in (seen.T, flat)), precision=window.precision), None
+        if jax.default_backend() == "cpu":  # of some shapes it has no product of bfloat16 that is float32
+            seen, flat = seen.astype(total.dtype), flat.astype(total.dtype)
+        more = jnp.matmul(seen.T, flat, precision=window.precision, preferred_element_type=total.dtype)
+        return total + more, None
 
     wide = jnp.promote_types(weight.dtype, jnp.float32)  # in which parts are added up
     total = jnp.zeros((weight.size // weight.shape[-1], weight.shape[-1]), wide)
