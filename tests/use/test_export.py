@@ -234,7 +234,8 @@ def test_a_network_that_came_from_pytorch_gives_its_state_dict(tmp_path: Path) -
     settings = {"users": 4, "active": 2, "rounds": 1, "local_steps": 1, "alpha": 1.0}
 
     def state_dict(params: fedgen.Params, statistics: Any) -> dict[str, Any]:
-        return {"0.weight": params.extractor.T, "2.weight": params.predictor.T}
+        # State of other kinds, as of get_extra_state, is no part of the file.
+        return {"0.weight": params.extractor.T, "2.weight": params.predictor.T, "_extra_state": {"version": 1}}
 
     model = fedgen.simulate("fedavg", data=named_data(), model=_from_torch(state_dict), **settings).model()
     (path,) = EXPORTS["torch"](model, tmp_path)
