@@ -42,9 +42,11 @@ _OFFERS = 3  # how often a site gets the same message; a fault of the message it
 RECORDS = (
     1 << 20
 )  # most bytes of a message besides the numbers in its arrays: unpacked, they take several times as many
-# Objects of an answer of which the server has not said how many it may have, besides those for each of the question's:
-# records; and an array is two objects. SuperLink, which does nothing else meanwhile, takes milliseconds for each.
-_OBJECTS, _OBJECTS_EACH = 64, 8
+# SuperLink takes milliseconds for each object of an answer, in which it does nothing else. So many an answer may have
+# beyond what the server expects: so a site with another model than the others' learns from the server what is wrong.
+_MORE_OBJECTS = 64
+# Where the server has not said what it expects: so many for each of the question's, and for chunks of large arrays.
+_OBJECTS_EACH = 8
 HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -70,8 +72,8 @@ class ServerMessage:
         return int(self._message.metadata.run_id)
 
     def objects_of_answer(self, max_message: int) -> int:
-        """More objects than an answer has by any algorithm here; `max_message` is how many bytes it may have."""
-        return _OBJECTS + _OBJECTS_EACH * len(self.objects) + max_message // CHUNK_SIZE
+        """As many objects as no answer has by an algorithm here; `max_message` is how many bytes it may have."""
+        return _OBJECTS_EACH * len(self.objects) + max_message // CHUNK_SIZE
 
     def may_be_offered_again(self) -> bool:
         """Whether the site may still answer it in time; one that it failed at several times is left alone."""
@@ -286,11 +288,11 @@ class MessageQueue:
         that more than these are no strike.
         """
         number = sum(1 for _ in _nodes(tree))  # also those that are in several places, as SuperLink goes through them
-        most = None if self._marks is None else self._marks.objects(self.site, question.id)
-        if number > (question.objects_of_answer(self._max_message) if most is None else most):
-            raise RequestRefusedError(
-                403 if most is None else TOO_LARGE, f"a message of {number:,} objects, which are too many"
-            )
+        said = None if self._marks is None else self._marks.objects(self.site, question.id)
+        most = _MORE_OBJECTS + (question.objects_of_answer(self._max_message) if said is None else said)
+        if number > most:
+            status = 403 if said is None else TOO_LARGE
+            raise RequestRefusedError(status, f"a message of {number:,} objects; {most:,} are allowed")
 
     def _check_sizes(self, incoming: Incoming) -> None:
         too_large = f"a message of more than {self._max_message:,} bytes (max_message)"
