@@ -261,6 +261,18 @@ def test_a_site_does_not_fill_superlinks_log(gate: Fixture, monkeypatch: pytest.
     assert gate.came.count(HEARTBEAT) == 1 + 4
 
 
+def test_nor_by_an_answer_that_superlink_refuses(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "_LINES", 3)
+    monkeypatch.setattr(gate_module, "time", SimpleNamespace(monotonic=lambda: 60.0, time=time.time))
+    letter = Letter({"weights": np.arange(10.0)})
+    gate.down = pulled(letter.question)
+    gate.post(PULL_MESSAGE, b"")
+    *first, last = letter.pushes(PushMessagesResponse.FromString(gate.post(PUSH_MESSAGE, letter.announcement).content))
+    assert {gate.post(PUSH_OBJECT, push).status_code for push in first} == {200}
+    gate.status = 404
+    assert [gate.post(PUSH_OBJECT, last).status_code for _ in range(6)] == [404] * 4 + [503] * 2
+
+
 def test_an_answer_that_superlink_did_not_take_may_be_pushed_again(
     gate: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

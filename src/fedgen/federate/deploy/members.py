@@ -34,7 +34,8 @@ def add_site(folders: Folders, name: str, public_key: Path | None = None) -> Pat
         begun, known = new.site(name).exists(), name in settings.sites
         if known and name not in settings.removed and not begun:
             raise FedgenError(f"{name} is a site already; `fedgen federate rotate-key` gives it another key")
-        check_names([*settings.sites, *([] if known else [name])])
+        if not known:
+            check_names([*(other for other in settings.sites if other.casefold() == name.casefold()), name][-2:])
         number = settings.sites.index(name) if known else len(settings.sites)
         described: SiteSettings = checked(SiteSettings, {"name": name, "number": number, "data": "data.npz"}, "")
         deployment = read_deployment(folders.server)

@@ -257,6 +257,9 @@ class Gate:
         except DecodeError:
             raise RequestRefusedError(400, "not one of Flower's requests", head.site) from None
         check_fields(head.target, request, queue)
+        at_superlink = f"{head.site} at SuperLink"
+        if not self._may_be_written(at_superlink, head.target in _LOGGED):
+            raise RequestRefusedError(503, "more requests in a minute than SuperLink's log is to hold", head.site)
         message = None
         if head.target == PUSH_MESSAGE:
             return Response(200, queue.announce(request, size).SerializeToString()), None
@@ -275,9 +278,6 @@ class Gate:
                 message.confirmed = True
                 self._account(queue, "down", message, message.bytes, len(message.objects))
             return Response(200, ConfirmMessageReceivedResponse().SerializeToString()), message
-        at_superlink = f"{head.site} at SuperLink"
-        if not self._may_be_written(at_superlink, head.target in _LOGGED):
-            raise RequestRefusedError(503, "more requests in a minute than SuperLink's log is to hold", head.site)
         response = await self._response(queue, head, request, message, client)
         if response.status >= 400:
             self._may_be_written(at_superlink)
@@ -394,6 +394,7 @@ class Gate:
         finally:
             if not incoming.delivered:
                 incoming.delivery = None  # the site may try again
+                self._may_be_written(f"{head.site} at SuperLink")
 
     def _account(self, queue: MessageQueue, way: str, message: ServerMessage, size: int, objects: int) -> None:
         """Log how many bytes a message had on the wire, and the site's total traffic so far."""
