@@ -1,16 +1,19 @@
 """Mutated replies at the level of the decoder, without sockets: `python tests/federate/fuzz.py --messages 1000000`.
 
-A real reply is mutated in one of three places, and read as gate and server do:
+A real reply is mutated in one of four places, and read as gate and server do:
 
 - its objects, as they come to the gate: only `InvalidObjectError` may come out;
 - its records as Flower's serialised bytes, which Flower parses first: what Flower can read, the server must take or
   refuse with `InvalidMessageError`;
-- the bytes and the description of one of its arrays, so that mutations reach the innermost parser.
+- the bytes and the description of one of its arrays, so that mutations reach the innermost parser;
+- its announcement, as it comes to the gate: what passes, SuperLink can store and hand out again.
 """
 
 import argparse
+import contextlib
 import random
 import resource
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,19 +23,31 @@ from typing import Any
 import jax
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.common.serde import message_from_proto, recorddict_from_proto, recorddict_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
+from flwr.server.superlink.linkstate.utils import message_to_dict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
+from gate_traffic import Letter, pulled
+from google.protobuf.message import DecodeError
 
 from fedgen.core.trees import named
 from fedgen.federate import wire
 from fedgen.federate.flower import UNPACKING_ERRORS
+from fedgen.federate.gate.messages import MessageQueue
 from fedgen.federate.gate.objects import InvalidObjectError, examine_object, get_object_id, inflated_size
+from fedgen.federate.gate.rules import RequestRefusedError
 from fedgen.federate.schema import ServerSettings
 from fedgen.federate.server.checks import checked_update
 from fedgen.federate.wire import InvalidMessageError
 
+METADATA = ("run_id", "group_id", "ttl", "message_type", "created_at", "src_task_id", "message_id")
+ODD: dict[type, tuple[Any, ...]] = {
+    float: (0.0, -1.0, 1e300, 5e-324, float("nan"), float("inf"), float("-inf")),
+    int: (0, 1, 2**63, 2**64 - 1),
+    str: ("", "3", "train", "\x1b[31m\n", "a" * 100_000),
+}
 INTERESTING = (b"\x00", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\xff", b"\x00" * 8, b"{}", b"[", b"'", b"nan", b"-1")
 
 
@@ -88,6 +103,9 @@ class Fuzzer:
         assert self._checked(self.content), f"what is not mutated is refused: {self.reason}"
         assert inflated_size(self.root, self.pieces) > 0
         self.names = sorted(self.objects)
+        self.letter = Letter({"a": np.zeros(3)})
+        self.announcement = PushMessagesRequest.FromString(self.letter.announcement)
+        self.announcement.clientapp_runtime_list.append(1.5)
 
     def _content(self, arrays: dict[str, Array]) -> RecordDict:
         metrics = MetricRecord({"loss": 1.0})
@@ -95,9 +113,9 @@ class Fuzzer:
 
     def run(self, messages: int) -> None:
         """Read this many mutated messages; raises what should not have come out, with the bytes that caused it."""
-        ways: list[Callable[[], str]] = [self._object, self._records, self._array]
+        ways: list[Callable[[], str]] = [self._object, self._records, self._array, self._announcement]
         for number in range(messages):
-            way = ways[number % 3]
+            way = ways[number % len(ways)]
             self.found[f"{way.__name__[1:]}: {way()}"] += 1
 
     def _object(self) -> str:
@@ -130,6 +148,39 @@ class Fuzzer:
             dtype = self.random.choice(("float64", "object", "O", "\x1b[31m", "int64", "float32"))
         changed = Array(dtype=dtype, shape=tuple(shape), stype=honest.stype, data=data)
         return self._result(self._content({**self.arrays, name: changed}), data)
+
+    def _announcement(self) -> str:
+        raw = self.announcement.SerializeToString()
+        if self.random.random() < 0.5:
+            raw = mutate(raw, self.random)
+        try:
+            request = PushMessagesRequest.FromString(raw)
+        except DecodeError:
+            return "not read by Flower"
+        if request.messages_list and self.random.random() < 0.5:
+            about, field = request.messages_list[0].metadata, self.random.choice(METADATA)
+            setattr(about, field, self.random.choice(ODD[type(getattr(about, field))]))
+        queue = MessageQueue("site", self.server.folder / "fuzz", 100_000)
+        queue.record_sent(pulled(self.letter.question))
+        try:
+            queue.announce(request, len(raw))
+        except RequestRefusedError:
+            return "refused"
+        except Exception as error:
+            raise AssertionError(f"{type(error).__name__}: {error}; request {raw!r}") from error
+        self._assert_stored(request)
+        return "taken"
+
+    def _assert_stored(self, request: PushMessagesRequest) -> None:
+        """What the gate took is in SuperLink's database what it was on the wire, and what the question says."""
+        about, question = request.messages_list[0].metadata, self.letter.question.metadata
+        row = message_to_dict(message_from_proto(request.messages_list[0]))
+        with contextlib.closing(sqlite3.connect(":memory:")) as base:
+            for value in (about.ttl, about.created_at, *request.clientapp_runtime_list):
+                assert base.execute("SELECT ?", (value,)).fetchone() == (value,), f"{value} was taken"
+        said = row["run_id"], row["group_id"], row["message_type"], row["reply_to_message_id"]
+        assert said == (question.run_id, question.group_id, question.message_type, question.message_id)
+        assert not row["content"], "the content is in the objects"
 
     def _result(self, content: RecordDict, raw: bytes) -> str:
         try:

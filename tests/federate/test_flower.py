@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.error import FlowerError
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.retry import http_retry
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
 from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.routers.fleet import node_auth
@@ -173,6 +174,18 @@ def test_a_supernode_has_one_message_at_a_time() -> None:
     assert loop.index("_pull_and_store_message(") < loop.index("_push_messages(")
     assert "while not (reply_messages" in inspect.getsource(start_client_internal._push_messages)
     assert "make_simple_http_retry_invoker" in inspect.getsource(fleet_http_connection.http_request_response)
+
+
+def test_a_supernode_asks_for_a_run_when_it_has_a_message_of_it_and_gives_that_up_after_403() -> None:
+    """Why the gate answers who asks for another run with 403, also after a restart, when it has forgotten messages."""
+    source = inspect.getsource(start_client_internal._pull_and_store_message)
+    order = ["receive()", "run_id = message.metadata.run_id", "get_run(run_id)", "get_fab(run_info.fab_hash, run_id)"]
+    places = [source.index(step) for step in [*order, "except RunNotRunningException:"]]
+    assert places == sorted(places)
+    retries = inspect.getsource(http_retry)
+    assert "raise RunNotRunningException" in retries[retries.index("httpx.codes.FORBIDDEN") :]
+    assert {502, 503, 504} == http_retry._RETRYABLE_STATUS_CODES, "after which it tries again"
+    assert "exc.response.status_code in (502, 503, 504)" in inspect.getsource(fleet_http_connection)
 
 
 def test_confirming_a_message_deletes_its_objects_and_pulling_a_reply_its_rows() -> None:

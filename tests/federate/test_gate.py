@@ -6,15 +6,19 @@ import errno
 import socket
 import ssl
 import threading
+import time
 from email.utils import parsedate_to_datetime
 from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
-from flwr.proto.fleet_pb2 import PushMessagesResponse
+from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest, PushObjectResponse
+from flwr.proto.node_pb2 import Node
+from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.protobuf import translation
 from gate_fixture import PATIENCE, Fixture
 from gate_traffic import Letter, confirm, objects, pulled
@@ -23,7 +27,18 @@ from fedgen.federate.gate import connections as gate_connections
 from fedgen.federate.gate import gate as gate_module
 from fedgen.federate.gate import http as gate_http
 from fedgen.federate.gate.gate import Address
-from fedgen.federate.gate.rules import CONFIRM, HEARTBEAT, PULL_MESSAGE, PULL_OBJECT, PUSH_MESSAGE, PUSH_OBJECT, TARGETS
+from fedgen.federate.gate.rules import (
+    CONFIRM,
+    DEACTIVATE,
+    GET_FAB,
+    GET_RUN,
+    HEARTBEAT,
+    PULL_MESSAGE,
+    PULL_OBJECT,
+    PUSH_MESSAGE,
+    PUSH_OBJECT,
+    TARGETS,
+)
 from fedgen.federate.gate.supervisor import parse_address
 from fedgen.federate.journal import GATE_JOURNAL, Journal, read_journal
 
@@ -196,6 +211,66 @@ def test_an_answer_reaches_superlink_when_all_of_it_is_there(gate: Fixture) -> N
     assert down["bytes"] < 3000
     assert up["bytes_up"] > up["bytes"], "with what it asked"
     assert up["bytes_down"] > down["bytes"]
+
+
+def test_superlink_is_asked_for_the_apps_of_a_sites_own_runs_by_their_hashes(gate: Fixture) -> None:
+    """It writes what it is asked for to its log, as it comes."""
+    hash_, line = "5e" * 32, "\x1b[31m\n2026 INFO all is well " + "A" * 1000
+    run, app = GetRunRequest(run_id=1).SerializeToString(), GetFabRequest(run_id=1, hash_str=hash_).SerializeToString()
+    assert [gate.post(target, body).status_code for target, body in ((GET_RUN, run), (GET_FAB, app))] == [403, 403]
+    gate.down = pulled(Letter({}).question)
+    gate.post(PULL_MESSAGE, b"")
+    assert [gate.post(target, body).status_code for target, body in ((GET_RUN, run), (GET_FAB, app))] == [200, 200]
+    assert [gate.post(GET_RUN, run, "south").status_code] == [403], "which has no message of it"
+    for name in (line, hash_.upper(), hash_ + "\n", hash_[1:], ""):
+        odd = GetFabRequest(run_id=1, hash_str=name).SerializeToString()
+        assert gate.post(GET_FAB, odd).status_code == 403, "after which a SuperNode asks for its next message"
+    assert gate.post(GET_RUN, GetRunRequest(run_id=2).SerializeToString()).status_code == 403
+    assert gate.came == [PULL_MESSAGE, GET_RUN, GET_FAB]
+
+
+def test_no_field_and_no_header_passes_that_a_site_need_not_say(gate: Fixture) -> None:
+    unknown = b"\xfa\x3e\x05hello"  # field 1007
+    letter = Letter({})
+    gate.down = pulled(letter.question)
+    asking = PullMessagesRequest(node=Node(node_id=7), message_ids=["another's"])
+    part = PullObjectRequest(object_id=letter.question.metadata.message_id, run_id=99)
+    with gate.client() as client:
+        for target, request in ((PULL_MESSAGE, asking), (PULL_OBJECT, part)):
+            headers = {**gate.headers(), "flwr-component-name": "odd"}
+            assert client.post(target, content=request.SerializeToString() + unknown, headers=headers).is_success
+    bodies = [seen.partition(b"\r\n\r\n")[2] for seen in gate.seen]
+    part.run_id = 1  # the message's own
+    assert bodies == [PullMessagesRequest(node=Node(node_id=7)).SerializeToString(), part.SerializeToString()]
+    assert not any(b"flwr-component-name" in seen for seen in gate.seen)
+
+
+def test_a_site_does_not_fill_superlinks_log(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    minute = 7
+    monkeypatch.setattr(gate_module, "_LINES", 3)
+    monkeypatch.setattr(gate_module, "time", SimpleNamespace(monotonic=lambda: 60.0 * minute, time=time.time))
+    statuses = [gate.post(DEACTIVATE, b"").status_code for _ in range(5)]
+    assert statuses == [200] * 3 + [503] * 2, "after which a SuperNode waits and tries again"
+    assert gate.post(DEACTIVATE, b"", "south").status_code == 200, "others are served"
+    assert gate.post(HEARTBEAT, b"", "south").status_code == 200
+    minute += 1
+    gate.status = 404
+    statuses = [gate.post(HEARTBEAT, b"", "south").status_code for _ in range(6)]
+    assert statuses == [404] * 4 + [503] * 2, "it logs each failure, too"
+    assert gate.post(DEACTIVATE, b"").status_code == 404
+    assert gate.came.count(HEARTBEAT) == 1 + 4
+
+
+def test_nor_by_an_answer_that_superlink_refuses(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "_LINES", 3)
+    monkeypatch.setattr(gate_module, "time", SimpleNamespace(monotonic=lambda: 60.0, time=time.time))
+    letter = Letter({"weights": np.arange(10.0)})
+    gate.down = pulled(letter.question)
+    gate.post(PULL_MESSAGE, b"")
+    *first, last = letter.pushes(PushMessagesResponse.FromString(gate.post(PUSH_MESSAGE, letter.announcement).content))
+    assert {gate.post(PUSH_OBJECT, push).status_code for push in first} == {200}
+    gate.status = 404
+    assert [gate.post(PUSH_OBJECT, last).status_code for _ in range(6)] == [404] * 4 + [503] * 2
 
 
 def test_an_answer_that_superlink_did_not_take_may_be_pushed_again(
@@ -371,7 +446,7 @@ def test_superlink_away_is_said_so_that_sites_try_again(gate: Fixture, monkeypat
 def test_a_failure_of_superlink_is_said_so_that_sites_try_again(gate: Fixture) -> None:
     """A SuperNode ends when what it asks for all the time is answered with another failure than these."""
     gate.status = 500
-    for target, status in ((HEARTBEAT, 503), (PULL_MESSAGE, 503), ("/v1/fleet/get-run", 500)):
+    for target, status in ((HEARTBEAT, 503), (PULL_MESSAGE, 503), (DEACTIVATE, 500)):
         assert gate.post(target, b"").status_code == status
     assert {e["reason"] for e in gate.refused} == {
         f"SuperLink answered {target} with 500" for target in (HEARTBEAT, PULL_MESSAGE)

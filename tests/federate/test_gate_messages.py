@@ -2,21 +2,27 @@
 
 import asyncio
 import json
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from unittest import mock
 
+import gate_traffic
 import numpy as np
 import pytest
+from flwr.app import Error, Message
+from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse, PushObjectRequest
-from flwr.supercore.inflatable.inflatable_object import get_object_id
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import get_object_id, get_object_tree
 from gate_traffic import Letter, asked, objects, pulled
 
 from fedgen.core.trees import named
 from fedgen.federate.gate import messages as gate_messages
+from fedgen.federate.gate import objects as gate_objects
 from fedgen.federate.gate import sent_marks
 from fedgen.federate.gate.connections import Connection, ConnectionPool, network_of
 from fedgen.federate.gate.http import Response
@@ -26,7 +32,7 @@ from fedgen.federate.gate.objects_sent import SentObjects
 from fedgen.federate.gate.rules import RequestRefusedError
 from fedgen.federate.gate.sent_marks import SentMarks
 from fedgen.federate.journal import Journal
-from fedgen.federate.server.checks import besides_arrays
+from fedgen.federate.server.checks import besides_arrays, most_objects
 
 LIMIT = 100_000
 
@@ -217,6 +223,170 @@ def _with_two_meanings(r: PushMessagesRequest) -> None:
     second.children.add(object_id=first.object_id, children=[ObjectTree(object_id=OTHER)])
 
 
+def _metadata(name: str, value: object) -> Callable[[PushMessagesRequest], None]:
+    def change(r: PushMessagesRequest) -> None:
+        setattr(r.messages_list[0].metadata, name, value)
+
+    return change
+
+
+def _created(seconds: float) -> Callable[[PushMessagesRequest], None]:
+    """At another time, and expiring with the question all the same."""
+
+    def change(r: PushMessagesRequest) -> None:
+        about = r.messages_list[0].metadata
+        about.created_at += seconds
+        about.ttl -= seconds
+
+    return change
+
+
+def _with_content(r: PushMessagesRequest) -> None:
+    r.messages_list[0].content.items.add(key="about")
+
+
+def _with_an_error_besides(r: PushMessagesRequest) -> None:
+    r.messages_list[0].error.reason = "failed"
+
+
+def _with_nothing(r: PushMessagesRequest) -> None:
+    r.messages_list[0].ClearField("content")
+
+
+def _took(*seconds: float) -> Callable[[PushMessagesRequest], None]:
+    return lambda r: r.clientapp_runtime_list.extend(seconds)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_metadata(name, value) for name in ("ttl", "created_at") for value in (math.nan, math.inf, -math.inf, 0.0)),
+        *map(_created, (1e6, -1e6, 1e300, -1e300)),
+        _metadata("ttl", 4.0), _metadata("ttl", 43_300.0),
+        _metadata("run_id", 2), _metadata("group_id", "3\n\x1b[31m"), _metadata("message_type", "evaluate"),
+        _with_content, _with_an_error_besides, _with_nothing,
+        *map(_took, (math.nan, math.inf, 1e300)), _took(1.0, 2.0),
+    ],
+)  # fmt: skip
+def test_what_no_supernode_says_of_its_answer_is_refused_and_counts(
+    change: Callable[[PushMessagesRequest], None], queue: MessageQueue
+) -> None:
+    """SuperLink would store it, and fail when the server asks for it."""
+    letter = Letter({"a": np.zeros(3)})
+    sent = queue.record_sent(pulled(letter.question))
+    request = letter.request
+    change(request)
+    with pytest.raises(RequestRefusedError) as refused:
+        queue.announce(request, 0)
+    assert (refused.value.status, refused.value.question) == (422, letter.question.metadata.message_id)
+    assert sent is not None
+    assert queue.lost() is None, "it would send the same again"
+
+
+@pytest.mark.parametrize("change", [_created(100.0), _created(-300.0), _took(12.5), _took(-3.0), _took(0.0)])
+def test_what_a_supernode_may_say_of_its_answer_is_taken(
+    change: Callable[[PushMessagesRequest], None], queue: MessageQueue
+) -> None:
+    """Also one whose clock was set meanwhile."""
+    letter = Letter({"a": np.zeros(3)})
+    queue.record_sent(pulled(letter.question))
+    request = letter.request
+    change(request)
+    assert queue.announce(request, 0).session_id
+
+
+def test_an_answer_that_comes_too_late_is_no_offence(queue: MessageQueue) -> None:
+    """Flower then says that it lives less than no time; SuperLink drops it."""
+    question = asked()
+    question.metadata.__dict__["_created_at"] -= 50_000.0
+    letter = Letter({"a": np.zeros(3)}, gate_traffic.named(question))
+    assert letter.proto.metadata.ttl < 0
+    queue.record_sent(pulled(letter.question))
+    assert queue.announce(letter.request, 0).session_id
+
+
+def test_an_answer_of_an_error_is_taken(queue: MessageQueue) -> None:
+    question = asked()
+    answer = gate_traffic.named(Message(Error(1, "it failed"), reply_to=question))
+    proto = message_to_proto(answer)
+    proto.metadata.src_node_id = gate_traffic.NODE
+    queue.record_sent(pulled(question))
+    node = Node(node_id=gate_traffic.NODE)
+    request = PushMessagesRequest(
+        node=node, messages_list=[proto], message_object_trees=[get_object_tree(answer)], clientapp_runtime_list=[0.5]
+    )
+    assert queue.announce(request, 0).objects_to_push == [answer.object_id]
+
+
+def _announced_by_flower(form: dict[str, np.ndarray], queue: MessageQueue) -> Letter:
+    letter = Letter(form)
+    queue.record_sent(pulled(letter.question))
+    return letter
+
+
+def test_more_objects_than_an_answer_has_are_refused(queue: MessageQueue, tmp_path: Path) -> None:
+    """For each of them SuperLink keeps all sites waiting; how many there may be the server says."""
+    draws = np.random.default_rng(0)
+    form = {f"a{n}": draws.normal(size=(n % 5, 3)).astype(np.float32) for n in range(60)}
+    form["big"] = draws.normal(size=(1100, 1200)).astype(np.float32)  # two chunks
+    letter = _announced_by_flower(form, queue)
+    number = sum(1 for _ in gate_messages._nodes(letter.tree))
+    assert number <= most_objects(form) <= number + 30, "equal arrays are sent once"
+    queue._marks = marks = SentMarks(tmp_path)
+    marks.mark("north", letter.question.metadata.message_id, most_objects(form))
+    assert queue.announce(letter.request, 0).session_id
+    marks.mark("north", letter.question.metadata.message_id, number - 65)
+    with pytest.raises(RequestRefusedError, match=f"a message of {number} objects; {number - 1} are") as refused:
+        queue.announce(_made_anew(letter), 0)
+    assert refused.value.status == 413
+    assert besides_arrays(form) < gate_messages.RECORDS
+
+
+def _made_anew(letter: Letter) -> PushMessagesRequest:
+    """Not the announcement that was made before, with which a site goes on where it was."""
+    request = letter.request
+    request.clientapp_runtime_list.append(1.0)
+    return request
+
+
+def test_where_the_server_has_not_said_how_many_objects_there_may_be_more_are_no_offence(
+    queue: MessageQueue, tmp_path: Path
+) -> None:
+    queue._marks = SentMarks(tmp_path)
+    letter = _announced_by_flower({f"a{n}": np.full(3, n) for n in range(200)}, queue)
+    queue._marks.mark("north", OTHER, 4)  # of another message
+    with pytest.raises(RequestRefusedError, match=r"objects; \d+ are allowed") as refused:
+        queue.announce(letter.request, 0)
+    assert refused.value.status == 403
+    few = _announced_by_flower({f"a{n}": np.full(3, n) for n in range(40)}, queue)
+    assert queue.announce(few.request, 0).session_id
+
+
+def test_one_object_in_very_many_places_counts_as_often(queue: MessageQueue) -> None:
+    letter = _announced_by_flower({"a": np.zeros(3)}, queue)
+    request = letter.request
+    leaf = ObjectTree(object_id=OTHER)
+    tree = request.message_object_trees[0]
+    for number in range(400):
+        tree.children.append(ObjectTree(object_id=get_object_id(b"%d" % number), children=[leaf]))
+    with pytest.raises(RequestRefusedError, match=r"a message of 80[0-9] objects"):
+        queue.announce(request, 0)
+
+
+def test_an_array_in_small_pieces_is_refused(queue: MessageQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    letter = Letter({})
+    queue.record_sent(pulled(letter.question))
+    forgery = Forgery([b"x" * 100, b"y" * 10, b"z"], [0, 1, 2])
+    with pytest.raises(RequestRefusedError, match="cut smaller than Flower does it") as refused:
+        send(queue, forgery.announcement(letter), forgery.contents)
+    assert refused.value.status == 422
+    monkeypatch.setattr(gate_objects, "CHUNK_SIZE", 100)
+    queue.record_sent(pulled(letter.question))
+    for chunks in ([b"x" * 100, b"y" * 10], [b"x" * 100, b"y" * 100], [b"y" * 10]):
+        whole = Forgery(chunks, list(range(len(chunks))))
+        assert send(queue, whole.announcement(letter), whole.contents)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -311,8 +481,11 @@ def test_an_idle_site_asks_superlink_only_when_there_is_something(
     monkeypatch.setattr(sent_marks, "time", mock.Mock(time=lambda: now))
     marks = SentMarks(tmp_path)
     assert marks.marked_since("north", now), "a server app that writes no marks: SuperLink is always asked"
-    marks.mark("north")
+    marks.mark("north", "the message", 7)
     assert marks.marked_since("north", now - 1)
+    assert [marks.objects(*asked) for asked in (("north", "the message"), ("north", "another"), ("south", ""))] == [
+        7, None, None,
+    ]  # fmt: skip
     os.utime(tmp_path / "sent/north", (now - 10,) * 2)
     assert not marks.marked_since("north", now - 5)
     assert marks.marked_since("south", now - 5)

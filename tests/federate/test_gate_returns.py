@@ -2,14 +2,27 @@
 
 import threading
 import time
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.control_pb2 import ListNodesResponse
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse, PullMessagesResponse, PushMessagesResponse
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    ActivateNodeResponse,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesResponse,
+)
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.run_pb2 import GetRunRequest
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.run import RunNotRunningException
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from gate_fixture import PATIENCE, Fixture
 from gate_traffic import Letter, asked, confirm, objects, pulled
 
@@ -50,6 +63,20 @@ def test_a_message_that_was_lost_is_offered_again_until_it_is_answered(gate: Fix
     answer(gate, letter)
     assert gate.came[-1] == CONFIRM
     assert pull(gate) == []
+
+
+@pytest.mark.filterwarnings("ignore:.verify=:DeprecationWarning")  # of httpx, at how Flower calls it
+def test_a_supernode_whose_message_the_gate_has_forgotten_gives_that_up(gate: Fixture) -> None:
+    """It has got the message, the gate is started again, and it asks for the run: it then asks for the next message."""
+    key: Any = load_ssh_private_key(gate.folders.site_key("north").read_bytes(), None)
+    address, authority = f"127.0.0.1:{gate.port}", str(gate.folders.authority / "ca.crt")
+    signer = NodeAuthHttpInterceptor(key, key.public_key())
+    with FleetHttpClient.from_server_address(address, False, authority, interceptors=[signer]) as client:
+        with pytest.raises(RunNotRunningException):
+            make_simple_http_retry_invoker().invoke(client.GetRun, GetRunRequest(run_id=1))
+        gate.down = pulled(asked())
+        assert client.PullMessages(PullMessagesRequest()).messages_list
+    assert [e["status"] for e in gate.refused] == [403], "which is no strike"
 
 
 def test_a_message_is_not_offered_without_end(gate: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,7 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("arguments", "reason"),
     [
         (["--site", "north"], "a site is named twice"),
+        (["--site", "North"], "north and North differ by capital letters only"),
         (["--port", "8001"], "--port and --superlink-port are both 8001"),
         (["--site", "../up"], "sites must be 1 to 40 of the letters A to Z and a to z, digits, '_', '.' and '-'"),
         (["--site", "a b"], "the first a letter or digit, not 'a b'"),
@@ -112,7 +113,7 @@ def test_all_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (["--set", "model=rnn"], "unknown model 'rnn'"),
         (["--set", "seeds=3"], "one seed"),
         (["--algorithm", "fedensemble", "--share", "predictor"], "--share all"),
-        (["--sample", "3,3,1"], "at least 8x8"),
+        (["--sample", "3,3,1"], "error: model 'cnn' needs images of at least 8x8"),
         (["--host", ""], "--host '' is neither a name in DNS nor an address"),
         (["--host", "exämple.org"], "in ASCII, with xn-- where"),
         (["--host", "http://fed.example.org"], "without http:// and port"),
@@ -199,27 +200,42 @@ def test_the_configuration_explains_itself_and_leaves_out_what_divides_data(
     assert AppSettings(root / "fedgen-federation", root / "server").config == given, "what is left out has its default"
 
 
-def test_the_commands_in_the_readme_are_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_in_the_readme_are_all_given_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert init(monkeypatch, "my fed; true", *ARGUMENTS) == 0
-    text = Path("my fed; true/README.md").read_text()
+    monkeypatch.chdir("my fed; true")
+    text = Path("README.md").read_text()
+    scripts = [line.split()[0] for line in text.splitlines() if line.startswith("    server/")]
+    assert scripts == ["server/superlink.sh", "server/register.sh", "server/run.sh"]
+    assert all(Path(script).exists() for script in scripts)
     commands = [
         shlex.split(line, comments=True) for line in text.splitlines() if line.startswith("    fedgen federate ")
     ]
     assert [words[2:4] for words in commands[:5]] == [
-        [command, "my fed; true"]
-        for command in ("status", "add-site", "remove-site", "rotate-key", "renew-certificate")
+        [command, "."] for command in ("status", "add-site", "remove-site", "rotate-key", "renew-certificate")
     ]
+    assert "After a reboot" in text
+    assert "call run.sh in" in Path("server/fedgen-server@.service").read_text()
+    assert "run.sh" not in Path("sites/north/fedgen-site@.service").read_text()
+    monkeypatch.setattr(sys, "argv", ["fedgen", "federate", "add-site", ".", "east"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code or 0, Path("sites/east/site.key").exists()) == (0, True)
 
 
-@pytest.mark.parametrize("sites", [1, 2])
-def test_a_federation_of_one_site_is_pointed_out(
+@pytest.mark.parametrize("sites", [1, 2, 3])
+def test_a_federation_in_which_nothing_can_be_compared_is_pointed_out(
     sites: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert init(monkeypatch, tmp_path / "f", *ARGUMENTS[4 - 2 * sites :]) == 0
-    assert tomllib.loads((tmp_path / "f/server/server.toml").read_text())["min_sites"] == sites
+    names = [word for number in range(sites) for word in ("--site", f"site-{number}")]
+    assert init(monkeypatch, tmp_path / "f", *names, *ARGUMENTS[4:]) == 0
+    assert tomllib.loads((tmp_path / "f/server/server.toml").read_text())["min_sites"] == min(sites, 2)
     shown = " ".join(capsys.readouterr().out.split())
     assert ("min_sites in server.toml is 1: nothing that it sends is compared" in shown) == (sites == 1)
+    assert ("of two updates nothing tells which is the odd one" in shown) == (sites == 2)
+    assert ("neither a bound nor taking back a round protects the model" in shown) == (sites < 3)
 
 
 def test_a_folder_that_is_not_empty_is_refused(

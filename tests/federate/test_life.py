@@ -10,8 +10,10 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 from flwr.proto.node_pb2 import NodeInfo
 
+from fedgen.cli import federate_life
 from fedgen.cli.main import main
 from fedgen.config import resolve
 from fedgen.errors import FedgenError
@@ -109,18 +112,21 @@ def test_a_site_is_added_ready_to_send(root: Path, fedgen: Any) -> None:
         True,
     )
     assert "../up" not in settings.read_text()
+    code, said = fedgen("add-site", root, "East")
+    assert (code, "east and East differ by capital letters only" in said) == (2, True)
     code, said = fedgen("add-site", root / "sites", "west")
     assert (code, "holds no federation" in said) == (2, True)
 
 
 def test_a_removed_site_keeps_its_number_and_may_come_back(root: Path, fedgen: Any) -> None:
-    assert fedgen("remove-site", root, "north")[0] == 0
+    code, said = fedgen("remove-site", root, "north")
+    assert (code, f"{root}/sites/north is still there: delete it, or move it away" in said) == (0, True)
     assert server_toml(root)["sites"] == ["north", "south"]
     assert server_toml(root)["removed"] == ["north"]
     assert set(public_keys(root / "server/keys")) == {"south"}
     for arguments, reason in (
         (("remove-site", root, "north"), "`fedgen federate add-site` brings it back"),
-        (("remove-site", root, "south"), "min_sites in server/server.toml is 1"),
+        (("remove-site", root, "south"), "there are 0 sites, and min_sites in server/server.toml is 1"),
         (("rotate-key", root, "nroth"), "unknown site 'nroth'; did you mean 'south'?"),
         (("add-site", root, "north"), "exists already, and nothing is overwritten"),
     ):
@@ -150,7 +156,15 @@ def test_keys_are_replaced_by_a_new_pair_or_the_sites_own(root: Path, fedgen: An
     assert (code, "mv new.key site.key; mv new.key.pub site.pub" in said) == (0, True)
     assert (root / "server/keys/south.pub").read_bytes() == first
     assert "the key that south has already" in fedgen("add-site", root, "east", "--public-key", own)[1]
-    assert "is a private key" in fedgen("add-site", root, "east", "--public-key", new)[1]
+    assert (
+        f"give the public one ({new.with_suffix('.pub')})" in fedgen("add-site", root, "east", "--public-key", new)[1]
+    )
+    (other := tmp_path / "new.key").write_bytes(new.read_bytes())
+    assert fedgen("add-site", root, "east", "--public-key", other)[1].endswith("give the public one")
+    (tmp_path / "new.key.pub").touch()
+    assert f"give the public one ({other}.pub)" in fedgen("add-site", root, "east", "--public-key", other)[1]
+    code, said = fedgen("rotate-key", root, "south", "--public-key", tmp_path / "no.pub")
+    assert (code, f"there is no file {tmp_path}/no.pub; `ssh-keygen" in said) == (2, True)
     own.write_text("ssh-rsa nothing")
     code, said = fedgen("rotate-key", root, "south", "--public-key", own)
     assert (code, "ssh-keygen -t ecdsa" in said) == (2, True)
@@ -196,6 +210,12 @@ def test_a_key_that_is_damaged_may_be_replaced_and_hinders_nobody(root: Path, fe
     assert fedgen("rotate-key", root, "north")[0] == 0
     new_key(root / "own.pub")
     assert fedgen("rotate-key", root, "south", "--public-key", root / "own.pub")[0] == 0
+    (root / "server/keys/junk.pub").write_text("nothing")
+    for arguments in (("register", root), ("rotate-key", root, "south", "--public-key", root / "own.pub")):
+        code, said = fedgen(*arguments)
+        assert (code, "junk.pub cannot be read" in said, "move the file away if it is no site's" in said) == (
+            2, True, True,
+        ), said  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -472,6 +492,25 @@ def test_a_site_is_asked_until_its_answer_or_the_round_is_there(root: Path, end:
     log.write("round", round=1, cohort=["south"])
     status.update()
     assert [status.sites[name].state for name in ("north", "south")] == ["present", "asked"]
+
+
+def test_a_program_may_watch_a_federation(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, rounds = Journal(root / "server/log.jsonl", run="run"), iter([2, 3])
+    log.write("started", algorithm="fedavg", rounds=9, round=1, pid=os.getpid())
+
+    def pause(_: float) -> None:
+        if (number := next(rounds, None)) is None:
+            raise KeyboardInterrupt
+        log.write("done", round=number - 1, sites=[], loss=1.0, seconds=1.0)
+
+    monkeypatch.setattr(federate_life, "time", SimpleNamespace(sleep=pause, time=time.time))
+    monkeypatch.setattr(sys, "argv", ["fedgen", "federate", "status", str(root), "--watch", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    lines = capsys.readouterr().out.splitlines()
+    assert (ended.value.code, [json.loads(line)["run"]["round"] for line in lines]) == (130, [1, 2, 3])
 
 
 def test_status_knows_a_run_whose_beginning_was_rotated_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

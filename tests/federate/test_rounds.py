@@ -4,7 +4,9 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -25,6 +27,7 @@ from fedgen.federate.apps import error_for_server
 from fedgen.federate.deploy.edit import set_values
 from fedgen.federate.deploy.folders import Folders, write_server
 from fedgen.federate.deploy.keys import make_site_keys
+from fedgen.federate.flower import Arrival, ObjectPullError, ObjectTree, arrivals
 from fedgen.federate.gate.refusals import REFUSALS, Refusal, RefusalWriter
 from fedgen.federate.journal import Journal, read_journal
 from fedgen.federate.schema import ServerSettings, read_settings
@@ -85,6 +88,75 @@ def test_a_round_that_never_succeeds_ends_the_run_and_keeps_what_was_done(tmp_pa
     assert finished == [0, 1, 2]
     with pytest.raises(FedgenError, match="is finished; give a new one another name"):
         Server(tmp_path / "fedgen-federation", tmp_path / "server", "run", grid, server.journal).run()
+
+
+class Kept:
+    """SuperLink's answers to the server app: replies by question, with those that it fails at."""
+
+    def __init__(self, there: dict[str, str], poison: set[str]) -> None:
+        self.there, self.poison = there, poison
+        self.requests, self.freed = 0, list[str]()
+        self.away = False
+
+    def arrivals(self, _: object, questions: list[str]) -> list[Arrival]:
+        self.requests += 1
+        if self.away:
+            raise httpx.ConnectError("nobody listens")
+        if self.poison.intersection(questions):
+            raise SERVER_ERROR
+        found = [question for question in questions if question in self.there]
+        return [Arrival(q, self.there[q], partial(self.freed.append, self.there.pop(q))) for q in found]
+
+
+def test_one_late_reply_that_superlink_fails_at_keeps_no_other_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept({f"q{n}": f"r{n}" for n in range(20)}, {"q30"})
+    monkeypatch.setattr(replies, "arrivals", kept.arrivals)
+    late = replies._Late(object())  # type: ignore[arg-type]
+    for number in range(40):
+        late.add(f"q{number}")
+    kept.away = True
+    late._fetch_all(list(late._questions))
+    assert len(late._questions) == 40, "SuperLink is away, and will be back"
+    kept.away = False
+    kept.requests = 0
+    late._fetch_all(list(late._questions))
+    assert sorted(kept.freed) == sorted(f"r{n}" for n in range(20))
+    assert kept.requests < 20, "halves, and not each by itself"
+    for _ in range(2):
+        assert set(late._questions) == {f"q{n}" for n in range(20, 40)}
+        late._fetch_all(list(late._questions))
+    assert set(late._questions) == {f"q{n}" for n in range(20, 40)} - {"q30"}, "it is not asked for without end"
+
+
+def test_a_reply_that_superlink_fails_at_may_still_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It was not announced, so that SuperLink may have it and keep it: it is one of the late ones."""
+
+    class Failing(LocalGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            raise SERVER_ERROR
+
+    found = replies.Replies(Failing(tmp_path, []))
+    monkeypatch.setattr(replies, "arrivals", lambda *_: None)
+    assert found.take(["q"]) == [("q", SERVER_ERROR)]
+    found.forget(["q"])
+    assert set(found._late._questions) == {"q"}
+
+
+def test_what_cannot_be_fetched_is_deleted_at_superlink(monkeypatch: pytest.MonkeyPatch) -> None:
+    announced = SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="q", message_id="r"))
+    missing = SimpleNamespace(object_found=False)
+    deleted: list[str] = []
+    client = SimpleNamespace(
+        PullMessages=lambda _: SimpleNamespace(
+            messages_list=[announced], message_object_trees=[ObjectTree(object_id="r")]
+        ),
+        PullObject=lambda _: missing,
+        ConfirmMessageReceived=lambda request: deleted.append(request.message_object_id),
+    )
+    (arrival,) = arrivals(SimpleNamespace(_runtime_client=client, node=None), ["q"]) or []  # type: ignore[arg-type]
+    with pytest.raises(ObjectPullError):
+        arrival.fetch()
+    assert deleted == ["r"]
 
 
 def failing(*sites: int) -> Tamper:

@@ -143,6 +143,7 @@ def init(
     """Write what a real federation needs: an app for Flower, a server's folder, and a folder with keys for each site."""
     flower_is_installed()
     from fedgen.federate.deploy.init import begin
+    from fedgen.federate.deploy.members import check_names
     from fedgen.federate.plan import Plan
     from fedgen.federate.settings import NOT_DIVIDED, check_config, task_of_settings
 
@@ -167,6 +168,7 @@ def init(
     )
     if len(set(site)) < len(site):
         raise FedgenError("a site is named twice; names must differ")
+    check_names(site)
     if port == superlink_port:
         raise FedgenError(f"--port and --superlink-port are both {port}; SuperLink stands behind the gate, elsewhere")
     check_config(config)
@@ -178,6 +180,11 @@ def init(
         console.print(
             f"One site trains in a round, so min_sites in server.toml is {server.min_sites}: nothing that it sends is"
             " compared with others, and neither a bound nor taking back a round protects the model (docs/federation.md)."
+        )
+    elif config.active == 2:
+        console.print(
+            "Two sites train in a round: of two updates nothing tells which is the odd one, and neither a bound nor taking"
+            " back a round protects the model (docs/federation.md)."
         )
     if config.weighting == "samples":
         console.print(

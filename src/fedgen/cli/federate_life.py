@@ -69,6 +69,8 @@ def remove_site(folder: Root, name: Site) -> None:
     remove_site(folders, name)
     _say(f"{name} is removed: the gate refuses its key. The other sites keep their numbers.")
     _tell_superlink(folders.server)
+    if (left := folders.site(name)).exists():
+        _say(f"{left} is still there: delete it, or move it away before `add-site` brings {name} back.")
 
 
 def rotate_key(folder: Root, name: Site, public_key: OwnKey = None) -> None:
@@ -135,7 +137,9 @@ def register(folder: Root) -> None:
 def status(
     folder: Root,
     watch: Annotated[bool, typer.Option("--watch", help="Keep showing it, until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for other programs.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object, for other programs; with --watch one a line.")
+    ] = False,
     every: Annotated[float, typer.Option(min=0.2, help="Seconds between looks, with --watch.")] = 2.0,
 ) -> None:
     """Show how a federation is doing: its run, and each site's state, answers, bytes and troubles. Run it at the server.
@@ -157,6 +161,10 @@ def status(
             console.print(_picture(found))
         return
     try:
+        while as_json:
+            typer.echo(json.dumps(found.as_dict()))
+            time.sleep(every)
+            found.update()
         with Live(_picture(found), console=console, auto_refresh=False, transient=False) as live:
             while True:
                 time.sleep(every)

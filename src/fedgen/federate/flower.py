@@ -15,7 +15,9 @@ from flwr.app import Message
 from flwr.common.constant import (
     FLWR_INTERNAL_GRPC_CONTROL_API,
     FLWR_INTERNAL_GRPC_FLEET_API,
+    FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
     HEARTBEAT_PATIENCE,
+    MESSAGE_TTL_TOLERANCE,
     SUPERLINK_NODE_ID,
     SYSTEM_TIME_TOLERANCE,
     TIMESTAMP_HEADER,
@@ -78,6 +80,7 @@ from flwr.supercore.run import RunNotRunningException
 from google.protobuf.message import DecodeError
 
 __all__ = [
+    "CHUNK_SIZE",
     "CONTROL_LIST_NODES",
     "CONTROL_LIST_RUNS",
     "CONTROL_REGISTER_NODE",
@@ -87,6 +90,7 @@ __all__ = [
     "FLEET_HTTP_SIGNATURE_HEADER",
     "HEARTBEAT_PATIENCE",
     "INVALID_INTERVAL",
+    "MESSAGE_TTL_TOLERANCE",
     "NODE_ONLINE",
     "NOT_ACTIVATED",
     "OPENS_INTERFACES",
@@ -154,6 +158,7 @@ UNPACKING_ERRORS = (
 )  # fmt: skip
 NOT_ACTIVATED = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
 INVALID_INTERVAL = int(ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL)
+CHUNK_SIZE = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array in one object; the last one may have fewer
 # Environment variables that make SuperLink listen on further ports, on all addresses.
 OPENS_INTERFACES = (FLWR_INTERNAL_GRPC_CONTROL_API, FLWR_INTERNAL_GRPC_FLEET_API)
 
@@ -279,8 +284,10 @@ def arrivals(grid: Grid, questions: Collection[str]) -> list[Arrival] | None:
 
     def fetcher(reply: str, objects: list[str]) -> Callable[[], Message]:
         def fetch() -> Message:
-            contents = pull_objects(objects, pulled)
-            discard_object(grid, reply)
+            try:
+                contents = pull_objects(objects, pulled)
+            finally:  # also of one that cannot be fetched: it is not announced again
+                discard_object(grid, reply)
             message = cast(Message, inflate_object_from_contents(reply, contents))
             message.metadata.__dict__["_message_id"] = reply
             return message

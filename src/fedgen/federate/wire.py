@@ -18,7 +18,7 @@ from fedgen.core.trees import named
 from fedgen.federate.flower import recorddict_to_proto
 from fedgen.federate.text import printable
 
-_HEADER = 256  # bytes that NumPy's format may put before the numbers
+HEADER = 256  # bytes that NumPy's format may put before the numbers
 
 
 class InvalidMessageError(Exception):
@@ -52,7 +52,7 @@ def _checked(name: str, array: Array, expected: Any) -> np.ndarray:
     said = f"{_short(str(array.dtype))} of shape {_short(str(tuple(array.shape)))}"
     if tuple(array.shape) != tuple(expected.shape) or array.dtype != str(expected.dtype):
         raise InvalidMessageError(f"{name} is {said}, not {expected.dtype} of shape {tuple(expected.shape)}")
-    if len(array.data) > expected.size * expected.dtype.itemsize + _HEADER:
+    if len(array.data) > expected.size * expected.dtype.itemsize + HEADER:
         raise InvalidMessageError(f"{name} says it is {said} but has {len(array.data):,} bytes")
     shape, dtype, numbers = _parse(name, array.data)
     if shape != tuple(expected.shape) or dtype != expected.dtype:
@@ -70,7 +70,7 @@ def _checked(name: str, array: Array, expected: Any) -> np.ndarray:
 def _parse(name: str, data: bytes) -> tuple[tuple[int, ...], np.dtype[Any], bytes]:
     """Shape and type from an array's header, and the bytes after it; nothing is allocated for what it claims."""
     # NumPy's parser needs memory for a long header that is nested; an honest one is short.
-    file = io.BytesIO(data[:_HEADER])
+    file = io.BytesIO(data[:HEADER])
     try:
         version = npy.read_magic(file)
         if version != (1, 0):

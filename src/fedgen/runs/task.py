@@ -57,6 +57,8 @@ def model_by_name(name: str, sample: jax.ShapeDtypeStruct, classes: int, options
     try:
         return model_made_by(partial(builder, sample.shape, classes, **options), sample, classes)
     except FedgenError as error:
+        if str(error).startswith(f"model '{name}' "):
+            raise
         raise FedgenError(f"model '{name}': {error}") from error
 
 

@@ -1,6 +1,5 @@
 """What `fedgen federate init` writes: the folders of server and sites, and a README with the commands to run."""
 
-import shlex
 from pathlib import Path
 
 from fedgen.config import RunConfig
@@ -38,20 +37,23 @@ register sites and run programs here, since Flower's control interface asks for 
 and give nobody an account on this machine who must not do that.
 
 `server/` stays here. So does `authority/`, whose key is needed only to make another server certificate: keep it
-offline. Install FedGen (`pip install '.[{extras}]'` in a clone of it), then
+offline. Install FedGen (`pip install '.[{extras}]'` in a clone of it), then, in this folder, with this README:
 
     server/superlink.sh          # SuperLink and the gate: keep it running; gate.jsonl lists what was refused
     server/register.sh           # once, while SuperLink runs
     server/run.sh                # start a run, or resume it after an interruption; server/log.jsonl is its log
 
 Timeouts, the least number of sites and other limits are in `server/server.toml`. Results are in `server/runs/run`.
-`server/{unit}` lets systemd keep `superlink.sh` running; how is at its top.
+`server/{unit}` lets systemd keep `superlink.sh` running; how is at its top. After a reboot, or another
+restart of SuperLink, call `server/run.sh` by hand: it resumes the run that was interrupted.
 
-    fedgen federate status {root} --watch             # the run's progress, and what each site does
-    fedgen federate add-site {root} NAME              # also while a run goes on: the site joins it
-    fedgen federate remove-site {root} NAME           # refused at once, and left out from the next round on
-    fedgen federate rotate-key {root} NAME            # another key for a site
-    fedgen federate renew-certificate {root}          # before the server's certificate ends, after 825 days
+Also in this folder:
+
+    fedgen federate status . --watch             # the run's progress, and what each site does
+    fedgen federate add-site . NAME              # also while a run goes on: the site joins it
+    fedgen federate remove-site . NAME           # refused at once, and left out from the next round on
+    fedgen federate rotate-key . NAME            # another key for a site
+    fedgen federate renew-certificate .          # before the server's certificate ends, after 825 days
 
 ## At each site
 
@@ -105,7 +107,7 @@ def begin(
     listed = ", ".join(names)
     text = _README.format(
         extras=extras, count=len(names), app=APP, host=host, port=port, bind=bind, inner=superlink_port, sites=listed,
-        unit=SERVER_UNIT, root=shlex.quote(str(path)),
+        unit=SERVER_UNIT,
     )  # fmt: skip
     if needed := without_paths(config).plugins:
         text += _PLUGINS.format(listed="\n".join(f"- {name}: {origin}" for name, origin in needed.items()))

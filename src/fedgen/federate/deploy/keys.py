@@ -29,6 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedgen.errors import FedgenError
 
 MAKE_ONE = "`ssh-keygen -t ecdsa -b 384 -N '' -f new.key` at the site makes new.key and new.key.pub"
+_INSTEAD = "; put that site's public key (its site.pub) in its place, or move the file away if it is no site's"
 _AUTHORITY_DAYS, _SERVER_DAYS = 3650, 825  # the latter is the most that some systems accept
 
 
@@ -109,7 +110,9 @@ def public_keys(folder: Path) -> dict[str, bytes]:
         try:
             found[path.stem] = as_pem(path.read_bytes(), path)
         except OSError as error:
-            raise FedgenError(f"{path} cannot be read: {error}") from error
+            raise FedgenError(f"{path} cannot be read: {error}{_INSTEAD}") from error
+        except FedgenError as error:
+            raise FedgenError(f"{error}{_INSTEAD}") from error
     return found
 
 
@@ -127,11 +130,17 @@ def checked_public_key(path: Path) -> bytes:
     try:
         public = path.read_bytes()
         if b"PRIVATE KEY" in public:
-            raise FedgenError(f"{path} is a private key, which stays at the site; give the public one ({path}.pub)")
+            beside = (other for other in (Path(f"{path}.pub"), path.with_suffix(".pub")) if other.exists())
+            named = next((f" ({other})" for other in beside), "")
+            raise FedgenError(f"{path} is a private key, which stays at the site; give the public one{named}")
         key = load_ssh_public_key(public)
     except FedgenError:
         raise
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+    except FileNotFoundError:
+        raise FedgenError(f"there is no file {path}; {MAKE_ONE}") from None
+    except OSError as error:
+        raise FedgenError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise FedgenError(f"{path} is not a public key in OpenSSH's format: {error}; {MAKE_ONE}") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise FedgenError(f"{path} is not an elliptic-curve key, as Flower needs; {MAKE_ONE}")

@@ -4,6 +4,7 @@ Files change in an order in which a command that was killed between two of them 
 """
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedgen.config import checked
@@ -33,6 +34,8 @@ def add_site(folders: Folders, name: str, public_key: Path | None = None) -> Pat
         begun, known = new.site(name).exists(), name in settings.sites
         if known and name not in settings.removed and not begun:
             raise FedgenError(f"{name} is a site already; `fedgen federate rotate-key` gives it another key")
+        if not known:
+            check_names([*(other for other in settings.sites if other.casefold() == name.casefold()), name][-2:])
         number = settings.sites.index(name) if known else len(settings.sites)
         described: SiteSettings = checked(SiteSettings, {"name": name, "number": number, "data": "data.npz"}, "")
         deployment = read_deployment(folders.server)
@@ -58,6 +61,17 @@ def add_site(folders: Folders, name: str, public_key: Path | None = None) -> Pat
     return site
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names of sites that some disks take for one, which would be one folder and one key."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.setdefault(name.casefold(), name)) != name:
+            raise FedgenError(
+                f"{other} and {name} differ by capital letters only, and would be one folder on disks that do not tell"
+                " these apart; choose another name"
+            )
+
+
 def remove_site(folders: Folders, name: str) -> None:
     """Remove a site: its key is taken away, and the site is not asked again. It keeps its place in the list."""
     with changing(folders.server):
@@ -65,8 +79,9 @@ def remove_site(folders: Folders, name: str) -> None:
         _check_member(folders, settings, name)
         left = len(settings.sites) - len(settings.removed) - 1
         if left < settings.min_sites:
+            are = "is 1 site" if left == 1 else f"are {left} sites"
             raise FedgenError(
-                f"without {name} there are {left} sites, and min_sites in server/server.toml is {settings.min_sites}:"
+                f"without {name} there {are}, and min_sites in server/server.toml is {settings.min_sites}:"
                 " add another site first, or lower it"
             )
         retire(folders.public_key(name))  # first: from now on the gate refuses it

@@ -12,7 +12,7 @@ from fedgen.files import write_whole
 SERVER_UNIT, SITE_UNIT = "fedgen-server@.service", "fedgen-site@.service"
 _UNIT = """\
 # {what}
-#
+{note}#
 # To install it, in this folder, with the Python environment active in which FedGen is installed:
 #   echo "PATH=$PATH" > environment
 #   mkdir -p ~/.config/systemd/user && cp {unit} ~/.config/systemd/user/
@@ -47,7 +47,11 @@ WantedBy=default.target
 
 def write_server_unit(folder: Path) -> None:
     """Write the unit that keeps SuperLink and the gate running."""
-    _write(folder, SERVER_UNIT, "FedGen's server: SuperLink and the gate", "superlink.sh")
+    note = (
+        "# It does not go on with a run by itself: after a reboot, or a restart of this service, call run.sh in this\n"
+        "# folder (run.sh NAME for a run with a name), which resumes it.\n"
+    )
+    _write(folder, SERVER_UNIT, "FedGen's server: SuperLink and the gate", "superlink.sh", note)
 
 
 def write_site_unit(folder: Path) -> None:
@@ -55,6 +59,6 @@ def write_site_unit(folder: Path) -> None:
     _write(folder, SITE_UNIT, "FedGen's site", "start.sh")
 
 
-def _write(folder: Path, unit: str, what: str, script: str) -> None:
+def _write(folder: Path, unit: str, what: str, script: str, note: str = "") -> None:
     stem = unit.removesuffix(".service")
-    write_whole(folder / unit, _UNIT.format(what=what, unit=unit, stem=stem, script=script).encode())
+    write_whole(folder / unit, _UNIT.format(what=what, unit=unit, stem=stem, script=script, note=note).encode())

@@ -50,6 +50,7 @@ from fedgen.federate.flower import (
 from fedgen.federate.gate import connections as gate_connections
 from fedgen.federate.gate import http as gate_http
 from fedgen.federate.gate.connections import Connection, ConnectionPool
+from fedgen.federate.gate.fields import check_fields
 from fedgen.federate.gate.http import HttpConnection, Response
 from fedgen.federate.gate.messages import Incoming, MessageQueue, ServerMessage, message_queues
 from fedgen.federate.gate.objects_sent import SentObjects
@@ -58,6 +59,8 @@ from fedgen.federate.gate.rules import (
     ACTIVATE,
     CONFIRM,
     DEACTIVATE,
+    GET_FAB,
+    GET_RUN,
     HEARTBEAT,
     NOT_AUTHENTICATED,
     PULL_MESSAGE,
@@ -78,7 +81,9 @@ _TO_SUPERLINK = 8  # connections; SuperLink is one process, and more would only 
 _HANDSHAKE, _FIRST_HEAD, _IDLE = 45.0, 15.0, 75.0  # seconds
 _KEYS_EVERY = 1.0  # seconds between looks at the folder of keys
 # Refusals written to the journal in a minute, for each site and for all unauthenticated clients together; and returns.
+# And lines in SuperLink's log that a site may cause in a minute: one for each of some requests, and for each failure.
 _LINES = 60
+_LOGGED = frozenset({ACTIVATE, DEACTIVATE, GET_RUN, GET_FAB})
 _JOURNAL = 16 << 20  # bytes after which the journal is rotated
 
 
@@ -97,9 +102,10 @@ class Gate:
         self._folder, self._max_message = folder, max_message
         self._keys, self._key_files, self._keys_due = keys, watched_keys(folder), 0.0
         self._rules = Rules(keys)
-        self._queues = message_queues(keys, folder / "incoming", max_message)
+        self._marks = SentMarks(folder)
+        self._queues = message_queues(keys, folder / "incoming", max_message, self._marks)
         self._refusals = RefusalWriter(folder / REFUSALS)  # for the server, which counts them as strikes
-        self._pool, self._objects, self._marks = ConnectionPool(), SentObjects(), SentMarks(folder)
+        self._pool, self._objects = ConnectionPool(), SentObjects()
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._tls.set_alpn_protocols(["http/1.1"])
@@ -231,7 +237,8 @@ class Gate:
         for name in (*gone, *replaced):  # what was sent to the old key's node is not for the new one
             self._queues.pop(name).retire()
         for name in (*new, *replaced):
-            self._queues[name] = MessageQueue(name, self._folder / "incoming" / name, self._max_message)
+            incoming = self._folder / "incoming" / name
+            self._queues[name] = MessageQueue(name, incoming, self._max_message, self._marks)
         _allow_files(len(self._queues))
         self._write("keys", {"added": new, "removed": gone, "replaced": replaced})
 
@@ -249,6 +256,10 @@ class Gate:
             request: Any = PROTOBUF_REQUEST_TYPES["POST", head.target].FromString(body)
         except DecodeError:
             raise RequestRefusedError(400, "not one of Flower's requests", head.site) from None
+        check_fields(head.target, request, queue)
+        at_superlink = f"{head.site} at SuperLink"
+        if not self._may_be_written(at_superlink, head.target in _LOGGED):
+            raise RequestRefusedError(503, "more requests in a minute than SuperLink's log is to hold", head.site)
         message = None
         if head.target == PUSH_MESSAGE:
             return Response(200, queue.announce(request, size).SerializeToString()), None
@@ -257,6 +268,7 @@ class Gate:
             return await self._deliver_when_complete(queue, incoming, head, client), None
         if head.target == PULL_OBJECT:
             message = queue.message_with(request.object_id)
+            request.run_id = message.run_id
             if message.answered:
                 return Response(200, PullObjectResponse(object_found=False).SerializeToString()), message
         if head.target == CONFIRM:
@@ -267,6 +279,8 @@ class Gate:
                 self._account(queue, "down", message, message.bytes, len(message.objects))
             return Response(200, ConfirmMessageReceivedResponse().SerializeToString()), message
         response = await self._response(queue, head, request, message, client)
+        if response.status >= 400:
+            self._may_be_written(at_superlink)
         if head.target == ACTIVATE and response.status == NOT_AUTHENTICATED:
             response = await self._take_over(connection, queue, head, request, response, client)
         if head.target == PULL_MESSAGE and response.status == 200:
@@ -380,6 +394,7 @@ class Gate:
         finally:
             if not incoming.delivered:
                 incoming.delivery = None  # the site may try again
+                self._may_be_written(f"{head.site} at SuperLink")
 
     def _account(self, queue: MessageQueue, way: str, message: ServerMessage, size: int, objects: int) -> None:
         """Log how many bytes a message had on the wire, and the site's total traffic so far."""
@@ -416,13 +431,13 @@ class Gate:
                 with contextlib.suppress(OSError):
                     self._refusals.add(Refusal(refusal.site, refusal.reason, refusal.question))
 
-    def _may_be_written(self, who: str) -> bool:
-        """Whether the journal takes another line that this one has caused, in this minute."""
+    def _may_be_written(self, who: str, lines: int = 1) -> bool:
+        """Whether a log takes so many more lines that this one has caused, in this minute."""
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute = minute
             self._lines.clear()
-        self._lines[who] += 1
+        self._lines[who] += lines
         return self._lines[who] <= _LINES
 
     def _write(self, event: str, about: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.federate.flower import (
+    CHUNK_SIZE,
     SUPERLINK_NODE_ID,
     ObjectTree,
     PullMessagesResponse,
@@ -23,8 +24,17 @@ from fedgen.federate.flower import (
     PushObjectRequest,
     Reconnect,
 )
-from fedgen.federate.gate.objects import CHUNK, InvalidObjectError, Piece, examine_object, inflated_size
+from fedgen.federate.gate.announced import InvalidAnnouncementError, check_announcement
+from fedgen.federate.gate.objects import (
+    CHUNK,
+    InvalidObjectError,
+    Piece,
+    check_chunks,
+    examine_object,
+    inflated_size,
+)
 from fedgen.federate.gate.rules import NOT_IN_ORDER, TOO_LARGE, RequestRefusedError
+from fedgen.federate.gate.sent_marks import SentMarks
 
 _OPEN_MESSAGES = 64  # that one site may have open; Flower hands out one at a time
 _ANSWERED = 4  # answered messages that are remembered
@@ -32,7 +42,12 @@ _OFFERS = 3  # how often a site gets the same message; a fault of the message it
 RECORDS = (
     1 << 20
 )  # most bytes of a message besides the numbers in its arrays: unpacked, they take several times as many
-_HASH = re.compile(r"[0-9a-f]{64}")
+# SuperLink takes milliseconds for each object of an answer, in which it does nothing else. So many an answer may have
+# beyond what the server expects: so a site with another model than the others' learns from the server what is wrong.
+_MORE_OBJECTS = 64
+# Where the server has not said what it expects: so many for each of the question's, and for chunks of large arrays.
+_OBJECTS_EACH = 8
+HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class ServerMessage:
@@ -40,7 +55,7 @@ class ServerMessage:
 
     def __init__(self, message: Any, tree: ObjectTree) -> None:
         self._message, self._tree = message, tree
-        about = message.metadata
+        self.metadata = about = message.metadata
         self.id = str(about.message_id)
         self._expires = about.created_at + about.ttl  # by the clock of this machine, on which the server app runs
         self._offers = 1
@@ -55,6 +70,10 @@ class ServerMessage:
     def run_id(self) -> int:
         """The run that it belongs to, as Flower numbers runs."""
         return int(self._message.metadata.run_id)
+
+    def objects_of_answer(self, max_message: int) -> int:
+        """As many objects as no answer has by an algorithm here; `max_message` is how many bytes it may have."""
+        return _OBJECTS_EACH * len(self.objects) + max_message // CHUNK_SIZE
 
     def may_be_offered_again(self) -> bool:
         """Whether the site may still answer it in time; one that it failed at several times is left alone."""
@@ -125,8 +144,8 @@ class Incoming:
 class MessageQueue:
     """One site's messages in both directions."""
 
-    def __init__(self, site: str, folder: Path, max_message: int) -> None:
-        self.site, self._folder, self._max_message = site, folder, max_message
+    def __init__(self, site: str, folder: Path, max_message: int, marks: SentMarks | None = None) -> None:
+        self.site, self._folder, self._max_message, self._marks = site, folder, max_message, marks
         self._sent: OrderedDict[str, ServerMessage] = OrderedDict()  # by message id
         self._answered: OrderedDict[str, ServerMessage] = OrderedDict()  # the latest of them
         self._incoming: Incoming | None = None  # the latest reply
@@ -162,6 +181,10 @@ class MessageQueue:
         for message in self._sent.values():
             if message.run_id == run_id:
                 message.dropped = True
+
+    def has_run(self, run_id: int) -> bool:
+        """Whether the site got a message of this run of late; a SuperNode asks for a run when it has one."""
+        return any(message.run_id == run_id for message in (*self._sent.values(), *self._answered.values()))
 
     def message_with(self, object_id: str) -> ServerMessage:
         """The message that an object belongs to, among those for this site; one that is answered comes last.
@@ -205,13 +228,14 @@ class MessageQueue:
             latest.bytes += size
             return latest.response()
         try:
+            check_announcement(request, reply_to.metadata)
+            self._check_number(request.message_object_trees[0], reply_to)
             incoming = Incoming(request, reply_to, self._folder, size)
-        except InvalidObjectError as error:
+            if about.message_id != incoming.root:
+                raise InvalidObjectError("a message with the objects of another")
+        except (InvalidAnnouncementError, InvalidObjectError, RequestRefusedError) as error:
+            reply_to.dropped = True  # asked again, it would send the same again
             raise self._refusal(error, about.reply_to_message_id) from None
-        if about.message_id != incoming.root:
-            raise RequestRefusedError(
-                NOT_IN_ORDER, "a message with the objects of another", self.site, incoming.reply_to_id
-            )
         self.clear()
         self._folder.mkdir(parents=True, mode=0o700)
         self._incoming = incoming
@@ -256,6 +280,20 @@ class MessageQueue:
         self.clear()
         self.retired = True
 
+    def _check_number(self, tree: ObjectTree, question: ServerMessage) -> None:
+        """Refuse an answer of more objects than an honest one: for each of them SuperLink keeps all sites waiting.
+
+        The server says how many they are. Where it has not (it is just doing so, or has asked anew since), they are
+        taken for some times as many as the question's, which no algorithm here exceeds. One of somebody's own might, so
+        that more than these are no strike.
+        """
+        number = sum(1 for _ in _nodes(tree))  # also those that are in several places, as SuperLink goes through them
+        said = None if self._marks is None else self._marks.objects(self.site, question.id)
+        most = _MORE_OBJECTS + (question.objects_of_answer(self._max_message) if said is None else said)
+        if number > most:
+            status = 403 if said is None else TOO_LARGE
+            raise RequestRefusedError(status, f"a message of {number:,} objects; {most:,} are allowed")
+
     def _check_sizes(self, incoming: Incoming) -> None:
         too_large = f"a message of more than {self._max_message:,} bytes (max_message)"
         if incoming.numbers + incoming.records > self._max_message:
@@ -264,6 +302,8 @@ class MessageQueue:
             raise RequestRefusedError(TOO_LARGE, f"a message of more than {RECORDS:,} bytes besides its arrays")
         if incoming.is_complete and (size := inflated_size(incoming.root, incoming.pieces)) > self._max_message:
             raise RequestRefusedError(TOO_LARGE, f"{too_large}: unpacked it has {size:,}")
+        if incoming.is_complete:
+            check_chunks(incoming.pieces)
 
     def _refusal(self, error: Exception, question: str) -> RequestRefusedError:
         status, reason = NOT_IN_ORDER, str(error)
@@ -279,7 +319,7 @@ def _children_of(tree: ObjectTree) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for node in _nodes(tree):
         children = frozenset(child.object_id for child in node.children)
-        if not _HASH.fullmatch(node.object_id):
+        if not HASH.fullmatch(node.object_id):
             raise InvalidObjectError("an object whose name is not a hash")
         if len(children) < len(node.children) or found.setdefault(node.object_id, children) != children:
             raise InvalidObjectError("an object that is announced twice")
@@ -294,7 +334,9 @@ def _nodes(tree: ObjectTree) -> Iterator[ObjectTree]:
         yield node
 
 
-def message_queues(names: Mapping[str, bytes], folder: Path, max_message: int) -> dict[str, MessageQueue]:
+def message_queues(
+    names: Mapping[str, bytes], folder: Path, max_message: int, marks: SentMarks
+) -> dict[str, MessageQueue]:
     """A queue for each site, with a folder for its incoming reply; what an earlier gate left there is deleted."""
     shutil.rmtree(folder, ignore_errors=True)
-    return {name: MessageQueue(name, folder / name, max_message) for name in names}
+    return {name: MessageQueue(name, folder / name, max_message, marks) for name in names}

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fedgen.federate.flower import (
+    CHUNK_SIZE,
     get_object_body,
     get_object_head_values_from_object_content,
     get_object_id,
@@ -41,6 +42,7 @@ class Piece(NamedTuple):
     kind: str
     uses: tuple[str, ...]  # its children, each as often as it names them
     size: int  # bytes of its content
+    body: int  # bytes of that without Flower's head
 
 
 def examine_object(object_id: str, content: bytes, announced: Collection[str]) -> Piece:
@@ -50,13 +52,14 @@ def examine_object(object_id: str, content: bytes, announced: Collection[str]) -
     try:
         validate_object_content(content)
         kind, children, _ = get_object_head_values_from_object_content(content)
-        uses = _uses(kind, children, get_object_body(content, inflatable_class_registry[kind]))
+        body = get_object_body(content, inflatable_class_registry[kind])
+        uses = _uses(kind, children, body)
         fits = len(children) == len(set(children)) and set(uses) == set(children)
     except Exception as error:  # parsers fail in many ways, and each is the sender's fault
         raise InvalidObjectError(f"an object that cannot be read: {type(error).__name__}") from None
     if not fits or set(children) != set(announced):
         raise InvalidObjectError(f"an object of type {kind} that is made of others than it says")
-    return Piece(kind, uses, len(content))
+    return Piece(kind, uses, len(content), len(body))
 
 
 def _uses(kind: str, children: list[str], body: bytes) -> tuple[str, ...]:
@@ -86,3 +89,10 @@ def inflated_size(root: str, pieces: Mapping[str, Piece]) -> int:
         return known[name]
 
     return size(root)
+
+
+def check_chunks(pieces: Mapping[str, Piece]) -> None:
+    """Refuse arrays in more pieces than Flower cuts them into: each chunk but an array's last is of one size."""
+    for piece in pieces.values():
+        if piece.kind == "Array" and any(pieces[use].body != CHUNK_SIZE for use in piece.uses[:-1]):
+            raise InvalidObjectError("an array that is cut smaller than Flower does it")

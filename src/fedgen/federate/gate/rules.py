@@ -29,6 +29,7 @@ PUSH_MESSAGE, PUSH_OBJECT = FLEET + "push-messages", FLEET + "push-object"
 PULL_MESSAGE, PULL_OBJECT = FLEET + "pull-messages", FLEET + "pull-object"
 CONFIRM, HEARTBEAT = FLEET + "confirm-message-received", FLEET + "send-node-heartbeat"
 ACTIVATE, DEACTIVATE = FLEET + "activate-node", FLEET + "deactivate-node"
+GET_RUN, GET_FAB = FLEET + "get-run", FLEET + "get-fab"
 # What a SuperNode with a registered key requests; registering itself is only for federations without keys.
 TARGETS = frozenset(
     {
@@ -40,12 +41,14 @@ TARGETS = frozenset(
         HEARTBEAT,
         ACTIVATE,
         DEACTIVATE,
-        FLEET + "get-run",
-        FLEET + "get-fab",
+        GET_RUN,
+        GET_FAB,
     }
 )
 STRIKE_STATUSES = TOO_LARGE, NOT_IN_ORDER = 413, 422  # statuses that the server counts as strikes against the site
 NOT_AUTHENTICATED = 412  # as SuperLink answers an unknown key; after 401 a SuperNode exits without a message
+# What says who sends a request; SuperLink needs no other header of Flower's.
+_PASSED = FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_HEADER
 _BODY = 1 << 20  # most bytes of a request without arrays
 _OBJECT = 6 << 20  # most bytes of one with arrays: Flower sends chunks of 5 MiB, one in each request
 
@@ -90,7 +93,7 @@ class Rules:
         limit = _OBJECT if target == PUSH_OBJECT else _BODY
         if int(length) > limit:
             raise RequestRefusedError(TOO_LARGE, f"a request of {int(length):,} bytes; {limit:,} are allowed", site)
-        return Head(target, site, {n: v for n, v in headers.items() if n.startswith("flwr-")})
+        return Head(target, site, {name: headers[name] for name in _PASSED})
 
     def _site(self, headers: Mapping[str, str]) -> str:
         """The site whose key signed the request's timestamp; SuperLink will check it once more."""

@@ -1,7 +1,7 @@
-"""The server app tells the gate which sites it has sent a message: it touches a file for each in the server's folder.
+"""The server app tells the gate which sites it has sent a message: it writes a file for each in the server's folder.
 
 Sites ask for messages every few seconds. Where nothing was sent to a site since it last asked, the gate answers it
-without asking SuperLink.
+without asking SuperLink. The file also says how many objects the answer may have, which only the server knows.
 """
 
 import contextlib
@@ -19,11 +19,22 @@ class SentMarks:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
 
-    def mark(self, site: str) -> None:
-        """A message was sent to this site. Where that cannot be written down, it gets the message seconds later."""
+    def mark(self, site: str, question: str, objects: int) -> None:
+        """A message was sent to this site, and its answer has at most so many objects.
+
+        Where that cannot be written down, the site gets the message seconds later.
+        """
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
-            (self._folder / site).touch()
+            (self._folder / site).write_text(f"{question} {objects}\n", encoding="ascii")
+
+    def objects(self, site: str, question: str) -> int | None:
+        """How many objects the answer to this message may have; None: the server has not said it of this message."""
+        try:
+            about, _, objects = (self._folder / site).read_text(encoding="ascii").rpartition(" ")
+            return int(objects) if about == question else None
+        except (OSError, ValueError):
+            return None
 
     def marked_since(self, site: str, when: float) -> bool:
         """Whether there may be a message for the site that was not there at this time (of `time.time`)."""

@@ -12,6 +12,7 @@ from fedgen.config import RunConfig
 from fedgen.core.contract import Algorithm, Tree
 from fedgen.core.trees import named, nbytes
 from fedgen.federate import wire
+from fedgen.federate.flower import CHUNK_SIZE
 from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings
 from fedgen.federate.wire import InvalidMessageError, NotFiniteError
@@ -19,6 +20,7 @@ from fedgen.federate.wire import InvalidMessageError, NotFiniteError
 _SLACK = 1 << 10  # bytes of overhead that a message may have, and each of its arrays
 # Bytes of Flower's objects: the message with its records; and an array's entry in its record, without its name.
 _ABOUT, _IN_RECORD = 2 << 10, 140
+SCORE_OBJECTS = 4  # of a message without arrays: itself, its content, two records
 _MOST = float(np.finfo(np.float32).max)
 _SCORE = ("correct", "total", "correct_seen", "total_seen", "matching")
 
@@ -62,6 +64,12 @@ def besides_arrays(form: Tree) -> int:
     for name, leaf in named(form).items():
         size += len(json.dumps(name)) + _IN_RECORD + len(Array(np.zeros(leaf.shape, leaf.dtype)).deflate())
     return size
+
+
+def most_objects(form: Tree) -> int:
+    """How many of Flower's objects a message with such an upload has at most: equal ones are sent once."""
+    chunks = (-(-(leaf.size * leaf.dtype.itemsize + wire.HEADER) // CHUNK_SIZE) for leaf in named(form).values())
+    return SCORE_OBJECTS + 1 + sum(1 + number for number in chunks)
 
 
 def checked_score(reply: Message, question: ConfigRecord, most: int) -> dict[str, float]:

@@ -121,8 +121,12 @@ class Exchange:
         arrays: ArrayRecord,
         sites: Mapping[int, int],
         take: Callable[[Message, ConfigRecord], Answer],
+        objects: int,
     ) -> dict[int, Answer]:
-        """The sites' replies within the round's timeout; `take` checks one and raises for what is not valid."""
+        """The sites' replies within the round's timeout; `take` checks one and raises for what is not valid.
+
+        `objects` is how many of Flower's objects a reply has at most.
+        """
         waiting: dict[str, tuple[int, ConfigRecord]] = {}
         timeout = self._settings.round_timeout
         self._gate.refused()  # skip what concerned earlier messages
@@ -134,8 +138,8 @@ class Exchange:
             # One by one: all together may be too large for one request, and sites would see them before their arrays.
             message = Message(content, node, kind, ttl=timeout + _LATE, group_id=str(number))
             try:
-                waiting[send(self._grid, message)] = site, question
-                self._marks.mark(self.roster.name(site))
+                waiting[asked := send(self._grid, message)] = site, question
+                self._marks.mark(self.roster.name(site), asked, objects)
             except SendError as error:
                 self._failed(site, number, str(error))
         answers: dict[int, Answer] = {}

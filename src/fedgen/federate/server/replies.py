@@ -15,6 +15,7 @@ from fedgen.federate.flower import Arrival, RunNotRunningException, arrivals, di
 _PATIENCE = 2.0  # seconds to wait for replies that are being fetched before looking at the others
 AT_ONCE = 8  # replies that are fetched at a time
 _SWEEP, _MOST_LATE = 10.0, 10_000  # seconds between looks for late replies, and how many are looked for
+_LOOKS = 3  # at a late reply for which SuperLink fails, though not for others
 # SuperLink cannot be reached, or has ended the run. All other errors concern one site's message only.
 SUPERLINK_ERRORS = (httpx.TransportError, RunNotRunningException)
 
@@ -63,7 +64,7 @@ class Replies:
             if (fetch := self._fetching.get(question)) is not None and fetch.has_ended():
                 replies = self._fetching.pop(question).replies()
                 found += [(question, reply) for reply in replies]
-                if replies:
+                if fetch.reply or any(isinstance(reply, Message) for reply in replies):
                     self._over.add(question)
                 if any(isinstance(reply, Message) and not reply.has_error() for reply in replies):
                     self._good.add(question)
@@ -128,12 +129,12 @@ class _Late:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._questions: dict[str, None] = {}
+        self._questions: dict[str, int] = {}  # and how often SuperLink failed when it was asked for one alone
         self._sweeping: threading.Thread | None = None
         self._next = 0.0
 
     def add(self, question: str) -> None:
-        self._questions[question] = None
+        self._questions[question] = 0
         while len(self._questions) > _MOST_LATE:
             del self._questions[next(iter(self._questions))]
 
@@ -148,12 +149,29 @@ class _Late:
             self._sweeping = sweeping
 
     def _fetch_all(self, questions: list[str]) -> None:
-        # Whatever is wrong concerns nobody; it is tried again.
-        with contextlib.suppress(Exception):
-            for arrival in arrivals(self._grid, questions) or []:
-                self._questions.pop(arrival.question, None)  # it is not announced again
-                with contextlib.suppress(Exception):
-                    arrival.fetch()
+        """Look for all by one request; where SuperLink fails, for each half, since one may keep the others back."""
+        try:
+            found = arrivals(self._grid, questions) or []
+        except SUPERLINK_ERRORS:
+            return  # it is tried again
+        except Exception:
+            if len(questions) > 1:
+                half = len(questions) // 2
+                self._fetch_all(questions[:half])
+                self._fetch_all(questions[half:])
+            else:
+                self._failed(*questions)
+            return
+        for arrival in found:
+            self._questions.pop(arrival.question, None)  # it is not announced again
+            with contextlib.suppress(Exception):  # whatever is wrong concerns nobody
+                arrival.fetch()
+
+    def _failed(self, question: str) -> None:
+        """SuperLink cannot say what became of a message: it may do so later, but not for ever."""
+        looks = self._questions[question] = self._questions.get(question, 0) + 1
+        if looks >= _LOOKS:
+            del self._questions[question]
 
 
 def _discard(grid: Grid, question: str) -> None:

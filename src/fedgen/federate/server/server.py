@@ -35,7 +35,14 @@ from fedgen.federate.gate.sent_marks import SentMarks
 from fedgen.federate.journal import Journal
 from fedgen.federate.plan import Plan
 from fedgen.federate.schema import ServerSettings, read_settings
-from fedgen.federate.server.checks import besides_arrays, checked_score, checked_update, largest_update
+from fedgen.federate.server.checks import (
+    SCORE_OBJECTS,
+    besides_arrays,
+    checked_score,
+    checked_update,
+    largest_update,
+    most_objects,
+)
 from fedgen.federate.server.exchange import Exchange
 from fedgen.federate.server.judge import (
     Judge,
@@ -316,7 +323,8 @@ class Server:
                 self.run_state.messages[name] = self.run_state.messages.get(name, 0) + 1
                 asked[site] += 1
             self._save(state)  # a site may reply even if the server dies now, so the message must be counted
-            updates |= self.exchange.ask("train", self.run_state.run, number, arrays, cohort, take)
+            objects = most_objects(self.plan.forms.upload)
+            updates |= self.exchange.ask("train", self.run_state.run, number, arrays, cohort, take, objects)
             not_finite |= self.exchange.not_finite
             if most(len(not_finite), len(asked)) and self._can_take_back(number - 1):
                 raise BrokenModelError
@@ -391,7 +399,8 @@ class Server:
         def take(reply: Message, question: ConfigRecord) -> dict[str, float]:
             return checked_score(reply, question, self.settings.max_samples)
 
-        replies = self.exchange.ask("evaluate", self.run_state.run, number, arrays, available, take)
+        run = self.run_state.run
+        replies = self.exchange.ask("evaluate", run, number, arrays, available, take, SCORE_OBJECTS)
         return [score for score in replies.values() if score]
 
     def _about(self) -> dict[str, Any]:

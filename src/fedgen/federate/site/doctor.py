@@ -43,7 +43,6 @@ from fedgen.models.check import check_numbers
 _TIMEOUT = 15.0  # seconds
 _AHEAD, _BEHIND = SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
 _SOON = 30  # days before its end from which a certificate is a warning
-_QUESTION = "/v1/fleet/get-run"  # a path that the gate forwards for a site; asked for no run, SuperLink does nothing
 _ACTIVATION = "/v1/fleet/activate-node"  # asked with an interval that SuperLink refuses, once it has found the key
 _REFUSED = "refused by the gate: "
 _UNKNOWN = 412  # SuperLink's answer to the activation of a key that it does not know
@@ -176,8 +175,8 @@ def _certificate(host: str, port: int, trusted: ssl.SSLContext) -> Finding:
 
 
 def _gate(deployment: Deployment, trusted: ssl.SSLContext, key: ec.EllipticCurvePrivateKey | None) -> Iterator[Finding]:
-    """The clock, and whether gate and SuperLink know the key: by their answers to requests that ask for nothing."""
-    url = f"https://{deployment.address}{_QUESTION}"
+    """The clock, and whether gate and SuperLink know the key: by their answers to a request that asks for nothing."""
+    url = f"https://{deployment.address}{_ACTIVATION}"
     with httpx.Client(verify=trusted, trust_env=False, timeout=_TIMEOUT) as client:
         try:
             before = datetime.datetime.now(datetime.UTC)
@@ -191,10 +190,8 @@ def _gate(deployment: Deployment, trusted: ssl.SSLContext, key: ec.EllipticCurve
                 yield Finding("skipped", "key at the server", "there is no key to ask with")
                 return
             # Signed with the server's time, so that a wrong clock here is one finding and not two.
-            answer = client.post(url, content=b"", headers=signed(key, server))
-            headers = signed(key, server)
             nothing = ActivateNodeRequest(public_key=public_pem(key), heartbeat_interval=0.0).SerializeToString()
-            activation = client.post(f"https://{deployment.address}{_ACTIVATION}", content=nothing, headers=headers)
+            answer = client.post(url, content=nothing, headers=signed(key, server))
         except KeyError:
             yield Finding("warning", "clock", "the server does not say its time", "is it an older version?")
             return
@@ -208,11 +205,11 @@ def _gate(deployment: Deployment, trusted: ssl.SSLContext, key: ec.EllipticCurve
             " server's operator, who runs `fedgen federate rotate-key ... --public-key`"
         )
         yield Finding("wrong", "key at the server", reason, advice)
-    elif {answer.status_code, activation.status_code} & {502, 503}:
+    elif answer.status_code in (502, 503):
         text = "the gate knows it, but SuperLink does not answer"
         yield Finding("warning", "key at the server", text, "wait for the server")
     else:
-        yield _at_superlink(activation)
+        yield _at_superlink(answer)
 
 
 def _at_superlink(answer: httpx.Response) -> Finding:
