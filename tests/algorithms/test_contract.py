@@ -32,7 +32,7 @@ QUICK = ("fedavg", "scaffold", "feddistill+", "fedgen")
 EVERY = pytest.mark.parametrize("algorithm", each(ALGORITHMS, quick=QUICK))
 KEY = jax.random.key(1)
 PARTIAL = ("fedavg", "fedprox", "feddistill+", "feddfusion", "fedgen", "scaffold", "feddyn", "fedntd", "ditto")
-PARTIAL += ("fedmoments",)
+PARTIAL += ("fedmoments", "fedopt", "fedlc", "fedsam")
 
 
 @pytest.mark.slow

@@ -218,10 +218,27 @@ def test_only_the_triangle_travels() -> None:
     assert nbytes(own) == CLASSES * (1 + LATENT + LATENT * (LATENT + 1) // 2) * 4
 
 
-@pytest.mark.parametrize("name", ["fedmoments", "ccvr"])
-def test_the_server_learns_from_the_total_alone(name: str) -> None:
+@pytest.mark.parametrize(("w", "lam", "numbers"), [(0.1, 0.03, "all"), (0.0, 0.03, "means"), (0.0, 0.0, "none")])
+def test_only_what_users_need_of_the_gaussians_is_broadcast(w: float, lam: float, numbers: str) -> None:
+    means = CLASSES * (1 + LATENT) + 1  # known and mean of each label, the spread
+    sent = {"all": means + CLASSES * LATENT * (LATENT + 1) // 2, "means": means, "none": 0}
+    algorithm, _ = build(ALGORITHMS["fedmoments"], TASK, Federation(users=3), {"w": w, "lam": lam})
+    assert nbytes(shapes(algorithm, TASK).broadcast.own) == 4 * sent[numbers]
+
+
+def test_what_is_not_broadcast_changes_nothing() -> None:
+    """With a weight that is an argument of the program, and so not known to be 0, all is sent: the rounds are equal."""
+    quiet = play(small_setup("fedmoments", active=6, **{"fedmoments.w": 0.0}), 3)
+    all_sent = play(small_setup("fedmoments", active=6, **{"fedmoments.w": 1e-30}), 3)
+    for a, b in zip(jax.tree.leaves(quiet.server), jax.tree.leaves(all_sent.server), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "options"), [("fedmoments", {}), ("fedmoments", {"control": True}), ("ccvr", {})])
+def test_the_server_learns_from_the_total_alone(name: str, options: dict[str, Any]) -> None:
     """Two users' uploads are replaced by others with the same sum: other models, and features dealt out otherwise."""
-    setup, made = built(name, active=4, ema=0.5, max_update=0.0)
+    chosen = {f"{name}.{option}": value for option, value in options.items()}
+    setup, made = built(name, active=4, ema=0.5, max_update=0.0, **chosen)
     assert not made.needs.individual_uploads
     z, labels = rng.normal(2, 1, (80, 6)).astype(np.float32), rng.integers(0, 4, 80)
 

@@ -71,7 +71,7 @@ def fedmoments(
     return wrap(
         scaffold(task, federation) if control else feddyn(task, federation, mu=dyn),
         server_init=lambda key: moments.moments_of(moments.packed(moments.no_sums(classes, task.latent_size()))),
-        broadcast=lambda own, round: own.gaussians,
+        broadcast=lambda own, round: moments.needed(own.gaussians, draws=not is_off(w), means=not is_off(lam)),
         ahead=None if is_off(w) else ahead,
         local_loss=local_loss,
         server_update=server_update,

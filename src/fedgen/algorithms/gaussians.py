@@ -38,7 +38,7 @@ class Gaussians(NamedTuple):
 
     known: fl.Array  # [label] 1.0 for a label of which there was a sample, else 0.0
     mean: fl.Array  # [label, latent]
-    root: fl.Array  # [label, pair] the lower triangle L of the covariance L L'
+    root: fl.Array | None  # [label, pair] the lower triangle L of the covariance L L'; only who draws gets it
     spread: fl.Array  # [] the mean variance, over known labels and latent numbers
 
 
@@ -52,6 +52,11 @@ class Moments(NamedTuple):
 def moments_of(sums: Sums) -> Moments:
     """Both together."""
     return Moments(sums, gaussians_of(sums))
+
+
+def needed(gaussians: Gaussians, *, draws: bool, means: bool) -> Gaussians | None:
+    """What is broadcast to users that draw from them, or compare with their means alone, or neither."""
+    return gaussians if draws else gaussians._replace(root=None) if means else None
 
 
 def no_sums(classes: int, latent: int) -> Sums:
@@ -188,6 +193,7 @@ def _cholesky(matrix: fl.Array, diagonal: fl.Array) -> fl.Array:
 
 def factors(gaussians: Gaussians) -> fl.Array:
     """L of each label, [label, latent, latent]."""
+    assert gaussians.root is not None
     return jnp.tril(unpacked(gaussians.root))
 
 
