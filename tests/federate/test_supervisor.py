@@ -13,7 +13,7 @@ import pytest
 
 from fedgen.federate.deploy.folders import Folders, write_keys, write_server
 from fedgen.federate.deploy.process_tree import is_running, kill, process_tree
-from fedgen.federate.deploy.processes import _environment, free_port
+from fedgen.federate.deploy.processes import Processes, free_port
 from fedgen.federate.deploy.scripts import Endpoints, write_scripts
 from fedgen.federate.flower import OPENS_INTERFACES
 from fedgen.federate.journal import GATE_JOURNAL, read_journal
@@ -65,8 +65,8 @@ def test_no_script_and_no_process_opens_another_interface(tmp_path: Path, monkey
     assert "FLWR_INTERNAL_GRPC_CONTROL_API" in OPENS_INTERFACES
     for name in OPENS_INTERFACES:
         monkeypatch.setenv(name, "1")
-    assert not set(OPENS_INTERFACES) & set(_environment())
     folders = Folders(tmp_path)
+    assert not set(OPENS_INTERFACES) & set(Processes(folders, free_port()).environment())
     programs = tmp_path / "bin"
     programs.mkdir()
     for program in ("fedgen", "python3", "flwr"):  # which print their environment

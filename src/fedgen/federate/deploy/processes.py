@@ -61,7 +61,7 @@ class Processes:
         """Start a script that keeps running; its output goes to its own log file."""
         with self.log(name).open("ab") as log:
             self.running[name] = subprocess.Popen(
-                ["/bin/sh", script], env=self._environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                ["/bin/sh", script], env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -94,7 +94,8 @@ class Processes:
                 break
             kill(strays)
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """What a script is started with: nothing that opens another interface, and a mark to find what it starts."""
         inherited = {name: value for name, value in os.environ.items() if name not in OPENS_INTERFACES}
         return {**inherited, "PATH": _path(), PORT_VARIABLE: str(free_port()), _MARK: str(self.folders.root)}
 
@@ -102,7 +103,7 @@ class Processes:
         command = ["/bin/sh", str(script), *arguments]
         try:
             done = subprocess.run(
-                command, env=self._environment(), capture_output=True, text=True, timeout=_COMMAND, check=False
+                command, env=self.environment(), capture_output=True, text=True, timeout=_COMMAND, check=False
             )
         except subprocess.TimeoutExpired:
             raise FedgenError(f"{script} did not end within {_COMMAND:g} seconds") from None
