@@ -195,8 +195,8 @@ def experiments() -> dict[str, Experiment]:
 
 _ORDER = (
     "overview", "partial-sharing", "generator-structure", "synthetic-batch", "rounds-to-target", "heterogeneity",
-    "stragglers", "curves", "labels", "prototype", "controls", "ablation", "choices", "feddfusion",
-    "tuning", "tuning-personal", "neighbours", "long-training", "moments", "conditions", "one-shot", "personal", "theory",
+    "stragglers", "curves", "labels", "prototype", "controls", "ablation", "choices", "feddfusion", "tuning",
+    "tuning-personal", "neighbours", "long-training", "moments", "conditions", "one-shot", "personal", "theory",
 )  # fmt: skip
 
 
