@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedgen.core.contract import Array, Model, Tree
+from fedgen.models.sums import sums_in_float32
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -40,14 +41,16 @@ def _with_bfloat16(model: Model) -> Model:
 
     def extract(extractor: Tree, statistics: Tree, x: Array, train: bool, *key: Array) -> tuple[Array, Tree]:
         with jax.default_matmul_precision("default"):
-            z, updated = model.extract(_rounded(extractor), statistics, _rounded(x), train, *key)
+            run = sums_in_float32(lambda e, s, x, *key: model.extract(e, s, x, train, *key))
+            z, updated = run(_rounded(extractor), statistics, _rounded(x), *key)
         # An average that the network itself keeps in bfloat16 would stand still.
         updated = jax.tree.map(lambda new, old: new.astype(old.dtype), updated, statistics)
         return z.astype(jnp.float32), updated
 
     def predict(predictor: Tree, z: Array) -> Array:
         with jax.default_matmul_precision("default"):
-            return model.predict(_rounded(predictor), _rounded(z)).astype(jnp.float32)
+            logits: Array = sums_in_float32(model.predict)(_rounded(predictor), _rounded(z))
+            return logits.astype(jnp.float32)
 
     return model._replace(extract=extract, predict=predict)
 
