@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 from flwr.proto.fab_pb2 import GetFabRequest
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesResponse
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest, PushObjectResponse
 from flwr.proto.node_pb2 import Node
@@ -23,10 +23,12 @@ from flwr.supercore.protobuf import translation
 from gate_fixture import PATIENCE, Fixture
 from gate_traffic import Letter, confirm, objects, pulled
 
+from fedgen.errors import FedgenError
 from fedgen.federate.gate import connections as gate_connections
 from fedgen.federate.gate import gate as gate_module
 from fedgen.federate.gate import http as gate_http
-from fedgen.federate.gate.gate import Address
+from fedgen.federate.gate.connections import network_of
+from fedgen.federate.gate.gate import Address, listening
 from fedgen.federate.gate.rules import (
     CONFIRM,
     DEACTIVATE,
@@ -290,6 +292,79 @@ def test_an_answer_that_superlink_did_not_take_may_be_pushed_again(
     assert PushObjectResponse.FromString(gate.post(PUSH_OBJECT, last).content).stored
     events = [e["event"] for e in read_journal(gate.folders.server / GATE_JOURNAL)]
     assert events == ["open", "message"], "which passed once"
+
+
+def test_where_no_answer_can_be_kept_that_is_refused_and_written_down(gate: Fixture) -> None:
+    letter = Letter({"weights": np.arange(10.0)})
+    gate.down = pulled(letter.question)
+    gate.post(PULL_MESSAGE, b"")
+    gate.down = PullMessagesResponse()
+    place = gate.folders.server / "incoming"
+    place.write_text("in its place")
+    try:
+        answer = gate.post(PUSH_MESSAGE, letter.announcement)
+    finally:
+        place.unlink()
+    assert answer.status_code == 507
+    assert "cannot keep an answer" in answer.text
+    ((site, status),) = [(e["site"], e["status"]) for e in gate.refused]
+    assert (site, status) == ("north", 507)
+    assert len(PullMessagesResponse.FromString(gate.post(PULL_MESSAGE, b"").content).messages_list) == 1
+    opened = PushMessagesResponse.FromString(gate.post(PUSH_MESSAGE, letter.announcement).content)
+    *first, last = letter.pushes(opened)
+    assert {gate.post(PUSH_OBJECT, push).status_code for push in first} == {200}
+    for part in place.glob("north/*"):
+        part.unlink()
+    assert [gate.post(PUSH_OBJECT, last).status_code for _ in range(2)] == [507] * 2, "it is not tried without end"
+    assert gate.came.count(PUSH_MESSAGE) == 1
+
+
+def test_superlink_is_not_asked_more_often_than_a_supernode_does(
+    gate: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minute = 7
+    monkeypatch.setattr(gate_module, "_ASKED", {HEARTBEAT: 3, PULL_MESSAGE: 2, PULL_OBJECT: 1})
+    monkeypatch.setattr(gate_module, "time", SimpleNamespace(monotonic=lambda: 60.0 * minute, time=time.time))
+    letter = Letter({})
+    gate.down = pulled(letter.question)
+    parts = [PullObjectRequest(object_id=name).SerializeToString() for name in objects(letter.question_tree)]
+    whole = PullObjectRequest(object_id=letter.question_tree.object_id).SerializeToString()
+    for target, body, most in ((HEARTBEAT, b"", 3), (PULL_MESSAGE, b"", 2), (PULL_OBJECT, whole, 1)):
+        statuses = [gate.post(target, body).status_code for _ in range(5)]
+        assert statuses == [200] * most + [503] * (5 - most), target
+        assert gate.came.count(target) == most
+    assert {e["status"] for e in gate.refused} == {503}, "after which a SuperNode waits and tries again"
+    assert gate.post(HEARTBEAT, b"", "south").status_code == 200, "others are served"
+    assert [gate.post(PULL_OBJECT, part).status_code for part in parts if part != whole] == [200] * (len(parts) - 1)
+    minute += 1
+    assert gate.post(HEARTBEAT, b"").status_code == 200
+
+
+def test_the_limits_are_far_above_what_flower_asks() -> None:
+    from flwr.common import constant
+
+    pause = constant.HEARTBEAT_DEFAULT_INTERVAL - constant.HEARTBEAT_CALL_TIMEOUT
+    pause *= constant.HEARTBEAT_BASE_MULTIPLIER + min(constant.HEARTBEAT_RANDOM_RANGE)
+    assert gate_module._ASKED[HEARTBEAT] > 10 * 60 / pause
+    assert gate_module._ASKED[PULL_MESSAGE] > 10 * 60 / 3
+
+
+def test_on_all_addresses_the_gate_is_reached_by_ipv4_too() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    with listening(Address("::", 0)) as both:
+        for host in ("127.0.0.1", "::1"):
+            with socket.create_connection((host, both.getsockname()[1]), timeout=PATIENCE):
+                accepted, peer = both.accept()
+                accepted.close()
+            assert network_of(peer[0]) == network_of(host), "with the limits of its own network"
+    with listening(Address("::1", 0)) as one:
+        assert one.getsockname()[0] == "::1"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(FedgenError, match="the gate cannot listen"),
+    ):
+        listening(Address("127.0.0.1", taken.getsockname()[1]))
 
 
 def test_who_does_not_speak_tls_or_trusts_another_authority_hears_nothing(gate: Fixture) -> None:

@@ -1,6 +1,7 @@
 """A site's message is what it says, and no larger unpacked than packed; and nobody gets what was sent to others."""
 
 import asyncio
+import errno
 import json
 import math
 import os
@@ -566,6 +567,56 @@ def test_a_queue_that_is_retired_leaves_the_folder_to_the_next_one(queue: Messag
     assert send(follower, letter.request, letter.contents)
     queue.finish(on_its_way)
     assert {path.name for path in queue._folder.iterdir()} == set(letter.contents)
+
+
+def test_an_answer_that_cannot_be_kept_is_asked_for_again_and_no_offence(
+    queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may have room again; as often as any message that is lost, and no longer."""
+    letter = Letter({"a": np.zeros(3)})
+    sent = queue.record_sent(pulled(letter.question))
+    assert sent is not None
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        with pytest.raises(
+            RequestRefusedError, match=r"cannot keep an answer in .*: No space left on device"
+        ) as refused:
+            send(queue, letter.request, letter.contents)
+    assert (refused.value.status, refused.value.site, refused.value.question) == (507, "north", sent.id)
+    assert not queue._folder.exists(), "what there was of it"
+    assert queue.lost() is sent
+    sent.offer_again()
+    assert send(queue, letter.request, letter.contents)
+    assert queue._incoming is not None
+    (queue._folder / queue._incoming.root).unlink()
+    with pytest.raises(RequestRefusedError, match="cannot keep an answer") as refused:
+        queue.content(queue._incoming, queue._incoming.root)
+    assert refused.value.status == 507
+    assert not queue._incoming.is_open, "so that it is not sent to its end again and again"
+    assert queue.lost() is sent
+    sent.offer_again()
+    assert queue.lost() is None
+
+
+def test_where_the_folder_cannot_be_made_that_is_said(queue: MessageQueue) -> None:
+    first, second = (Letter({"a": np.zeros(3)}, asked(ticket)) for ticket in "ab")
+    queue.record_sent(pulled(first.question))
+    assert send(queue, first.request, first.contents)
+    sent = queue.record_sent(pulled(second.question))
+    queue.clear()
+    queue._folder.write_text("in its place")
+    for _ in range(2):
+        with pytest.raises(RequestRefusedError, match=r"cannot keep an answer in .*: File exists") as refused:
+            queue.announce(second.request, 0)
+        assert (refused.value.status, refused.value.question) == (507, second.question.metadata.message_id)
+    assert queue.lost() is sent
+    assert queue._incoming is None, "the answer before it is deleted"
+    queue._folder.unlink()
+    assert send(queue, second.request, second.contents)
 
 
 def test_strangers_never_crowd_out_who_comes_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from flwr.app import Array, Message, RecordDict
+from flwr.app import Array, Message, MetricRecord, RecordDict
 from local_federation import local_federation
 from local_grid import Tamper
 
@@ -27,6 +27,7 @@ from fedgen.federate.server.judge import (
     mended,
     most,
     outliers,
+    pooled,
     rose,
 )
 from fedgen.federate.server.server import Server
@@ -265,6 +266,31 @@ def test_what_sites_say_of_their_losses_is_averaged_without_what_is_absurd() -> 
         assert mean_loss([0.5, absurd, 1.5]) == 1.0
         assert mean_loss([absurd, 0.5]) == 0.5
     assert mean_loss([]) is None
+
+
+def test_what_sites_say_of_their_tests_is_pooled_and_none_of_them_sets_it() -> None:
+    def site(right: float, total: float) -> dict[str, float]:
+        return {"correct_seen": right, "total_seen": total}
+
+    honest = [site(31, 40), site(7, 10), site(55, 99), site(0, 0)]
+    assert pooled(honest) == 100 * (31 + 7 + 55) / (40 + 10 + 99), "to the bit, as the simulator's"
+    assert pooled([site(0, 0), site(0, 0)]) is None
+    assert pooled([site(300, 400), site(20, 40)]) == 100 * 320 / 440, "ten times as many are believed"
+    for claim in (1e3, 1e6):
+        assert pooled([*honest, site(claim, claim)]) == pytest.approx(100 * (93 + 400) / (149 + 400)), "40 is the usual"
+
+
+def test_what_one_site_says_of_its_tests_does_not_set_the_score(tmp_path: Path) -> None:
+    def lying(site: int, message: Message, content: RecordDict) -> RecordDict:
+        if message.metadata.message_type == "evaluate":
+            right, total = (0, 1e6) if site == 1 else (10, 10)
+            score = {"correct": right, "total": total, "correct_seen": right, "total_seen": total, "matching": 50.0}
+            content["metrics"] = MetricRecord(score)
+        return content
+
+    server, _ = local_federation(tmp_path, small_setup("fedavg", users=3, active=3, rounds=1), lying, test="")
+    server.run()
+    assert server.records[-1]["accuracy_seen_labels"] == pytest.approx(100 * 20 / 120)
 
 
 @pytest.mark.parametrize("said", [1e6, -3.4e38])

@@ -232,9 +232,9 @@ def test_a_site_that_is_not_added_to_the_end_gets_no_other_key_and_may_be_remove
 def test_what_changes_is_read_within_the_lock(fresh: Callable[[], Folders], monkeypatch: pytest.MonkeyPatch) -> None:
     folders, real = fresh(), turns.lock
 
-    def taken_after_another_command(folder: Path, patience: float) -> lock.Lock:
+    def taken_after_another_command(folder: Path, patience: float, name: str) -> lock.Lock:
         set_values(folders.server / "server.toml", sites=["north", "south", "gone", "east"])
-        return real(folder, patience)
+        return real(folder, patience, name)
 
     monkeypatch.setattr(turns, "lock", taken_after_another_command)
     add_site(folders, "west")

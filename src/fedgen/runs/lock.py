@@ -45,9 +45,12 @@ class Lock:
 _held: WeakValueDictionary[tuple[int, Path], Lock] = WeakValueDictionary()
 
 
-def lock(folder: Path, patience: float = 0) -> Lock:
-    """Take the lock of a folder; where another process holds it after `patience` seconds, the error says which."""
-    path, until = folder.resolve() / NAME, time.monotonic() + patience
+def lock(folder: Path, patience: float = 0, name: str = NAME) -> Lock:
+    """Take the lock of a folder; where another process holds it after `patience` seconds, the error says which.
+
+    Locks of other names are for those who may write there at the same time.
+    """
+    path, until = folder.resolve() / name, time.monotonic() + patience
     held = _held.get((os.getpid(), path))
     if held is not None:
         return held

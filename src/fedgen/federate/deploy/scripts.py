@@ -11,12 +11,15 @@ from fedgen.files import write_whole
 
 # Modules that run Flower's commands; they do not import JAX, for which neither has any use.
 _SUPERNODE, _SUPERLINK = "fedgen.federate.site.supernode", "fedgen.federate.gate.superlink"
+DIRECT = ("127.0.0.1", "localhost")  # what no proxy is asked for
 PORT_VARIABLE = "FEDGEN_PORT"  # the port that a SuperNode listens on; it must differ where several run on one machine
 _QUIET = """\
 umask 077
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 unset OPENS_INTERFACES FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.2}" FLWR_HOME="$PWD/flower"
+# What runs on this machine is reached directly: Flower's clients would ask a proxy of the environment for it.
+export NO_PROXY="DIRECT,${NO_PROXY-${no_proxy-}}" no_proxy="DIRECT,${no_proxy-${NO_PROXY-}}"
 """
 _PERSISTENT = """\
 tries=0 child=
@@ -112,6 +115,6 @@ def write_site_script(folders: Folders, name: str, address: str, *, tls: bool = 
 
 def _write(path: Path, what: str, commands: str) -> None:
     start = f'#!/bin/sh\n# {what}\ncd "$(dirname "$0")" || exit 1\n'
-    quiet = _QUIET.replace("OPENS_INTERFACES", " ".join(OPENS_INTERFACES))
+    quiet = _QUIET.replace("OPENS_INTERFACES", " ".join(OPENS_INTERFACES)).replace("DIRECT", ",".join(DIRECT))
     write_whole(path, (start + quiet + textwrap.dedent(commands)).encode())
     path.chmod(0o755)

@@ -7,16 +7,26 @@ from pathlib import Path
 
 from fedgen.errors import FedgenError
 from fedgen.files import write_whole
-from fedgen.runs.lock import lock
+from fedgen.runs.lock import NAME, lock
 
 _PATIENCE = 10.0  # seconds to wait for another command, which takes one or two
+_GATE = "gate.lock"  # in the server's folder, while a gate runs there; commands may change the folder meanwhile
+
+
+def changing(server: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock of the server's folder: what is read within is what will be replaced."""
+    return _holding(server, _PATIENCE, NAME)
+
+
+def only_gate(server: Path) -> contextlib.AbstractContextManager[None]:
+    """Be the one gate of the server's folder: what lies in it half sent is nobody else's."""
+    return _holding(server, 0.0, _GATE)
 
 
 @contextlib.contextmanager
-def changing(server: Path) -> Iterator[None]:
-    """Hold the lock of the server's folder: what is read within is what will be replaced."""
+def _holding(server: Path, patience: float, name: str) -> Iterator[None]:
     try:
-        held = lock(server, _PATIENCE)
+        held = lock(server, patience, name)
     except OSError as error:
         raise FedgenError(f"{server} cannot be written: {error.strerror}") from error
     try:

@@ -84,6 +84,9 @@ _KEYS_EVERY = 1.0  # seconds between looks at the folder of keys
 # And lines in SuperLink's log that a site may cause in a minute: one for each of some requests, and for each failure.
 _LINES = 60
 _LOGGED = frozenset({ACTIVATE, DEACTIVATE, GET_RUN, GET_FAB})
+# Requests that SuperLink is asked for a site in a minute, of those that cost a site nothing: SuperLink is one process.
+# A SuperNode sends a heartbeat about every 20 seconds, asks for messages every 3, and fetches each message once.
+_ASKED = {HEARTBEAT: 60, PULL_MESSAGE: 600, PULL_OBJECT: 600}
 _JOURNAL = 16 << 20  # bytes after which the journal is rotated
 
 
@@ -115,16 +118,12 @@ class Gate:
             self._trusted = ssl.create_default_context(cafile=folder / "ca.crt")
         except (OSError, ssl.SSLError) as error:
             raise FedgenError(f"the certificates in {folder} cannot be read: {error}") from error
-        self._lines: Counter[str] = Counter()  # written to the journal in this minute, by who caused them
+        self._counts: Counter[str] = Counter()  # of this minute: lines in logs and requests, by who caused them
         self._minute = 0
 
     async def serve(self, listen: Address) -> None:
         """Accept connections until cancelled."""
-        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-        try:
-            listener = socket.create_server(listen, family=family, backlog=128)
-        except OSError as error:
-            raise FedgenError(f"the gate cannot listen on {listen.host}:{listen.port}: {error.strerror}") from error
+        listener = listening(listen)
         _allow_files(len(self._queues))
         limits = httpx.Limits(max_connections=_TO_SUPERLINK, max_keepalive_connections=_TO_SUPERLINK)
         client = httpx.AsyncClient(verify=self._trusted, trust_env=False, timeout=60, limits=limits)
@@ -307,12 +306,15 @@ class Gate:
 
         if message is not None and request.object_id != message.id:
             return await self._objects.get(request.object_id, ask)
-        if head.target != PULL_MESSAGE:
-            return await ask()
         began = time.time()
-        if not self._marks.marked_since(queue.site, queue.nothing_at):
+        if head.target == PULL_MESSAGE and not self._marks.marked_since(queue.site, queue.nothing_at):
             return Response(200, PullMessagesResponse().SerializeToString())
+        most = _ASKED.get(head.target)
+        if most is not None and self._counted(f"{head.site} {head.target}") > most:
+            raise RequestRefusedError(503, f"more than {most} requests for {head.target} in a minute", head.site)
         response = await ask()
+        if head.target != PULL_MESSAGE:
+            return response
         if response.status == 200 and not PullMessagesResponse.FromString(response.content).messages_list:
             queue.nothing_at = began
         return response
@@ -378,7 +380,7 @@ class Gate:
                     node=pushed_by,
                     run_id=incoming.request.messages_list[0].metadata.run_id,
                     object_id=name,
-                    object_content=incoming.content(name),
+                    object_content=queue.content(incoming, name),
                     session_id=opened.session_id,
                 )
                 response = await self._forward(head, PUSH_OBJECT, pushed, client)
@@ -433,17 +435,31 @@ class Gate:
 
     def _may_be_written(self, who: str, lines: int = 1) -> bool:
         """Whether a log takes so many more lines that this one has caused, in this minute."""
+        return self._counted(who, lines) <= _LINES
+
+    def _counted(self, who: str, more: int = 1) -> int:
+        """How many there were of this in this minute, with these."""
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute = minute
-            self._lines.clear()
-        self._lines[who] += lines
-        return self._lines[who] <= _LINES
+            self._counts.clear()
+        self._counts[who] += more
+        return self._counts[who]
 
     def _write(self, event: str, about: Mapping[str, Any]) -> None:
         """Log an event; where the disk is full or no file can be opened, only that line is lost."""
         with contextlib.suppress(OSError):
             self.journal.write(event, **about)
+
+
+def listening(listen: Address) -> socket.socket:
+    """A socket that listens there; on `::` for all addresses, those of IPv4 as well where the system can."""
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    both = listen.host == "::" and socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server(listen, family=family, backlog=128, dualstack_ipv6=both)
+    except OSError as error:
+        raise FedgenError(f"the gate cannot listen on {listen.host}:{listen.port}: {error.strerror}") from error
 
 
 def _reset_when_closed(connection: socket.socket, reset: bool) -> None:

@@ -136,10 +136,6 @@ class Incoming:
         else:
             self.records += piece.size
 
-    def content(self, name: str) -> bytes:
-        """The content of an object that has arrived."""
-        return (self.folder / name).read_bytes()
-
 
 class MessageQueue:
     """One site's messages in both directions."""
@@ -236,8 +232,12 @@ class MessageQueue:
         except (InvalidAnnouncementError, InvalidObjectError, RequestRefusedError) as error:
             reply_to.dropped = True  # asked again, it would send the same again
             raise self._refusal(error, about.reply_to_message_id) from None
+        self._incoming = None  # its objects are deleted
         self.clear()
-        self._folder.mkdir(parents=True, mode=0o700)
+        try:
+            self._folder.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise self._refusal(error, about.reply_to_message_id) from None
         self._incoming = incoming
         return incoming.response()
 
@@ -252,13 +252,26 @@ class MessageQueue:
                 incoming.add(name, examine_object(name, request.object_content, incoming.announced[name]))
                 self._check_sizes(incoming)
                 (incoming.folder / name).write_bytes(request.object_content)
-            except (InvalidObjectError, RequestRefusedError, OSError) as error:
-                incoming.refusal = self._refusal(error, incoming.reply_to_id)
+            except (InvalidObjectError, RequestRefusedError) as error:
                 incoming.reply_to.dropped = True  # asked again, it would send the same again
-                shutil.rmtree(incoming.folder, ignore_errors=True)
+                self._refuse(incoming, error)
+            except OSError as error:  # of ours, and it may pass: a full disk, say
+                self._refuse(incoming, error)
         if incoming.refusal is not None:
             raise incoming.refusal
         return incoming
+
+    def content(self, incoming: Incoming, name: str) -> bytes:
+        """The content of an object that has arrived; where it cannot be read any more, the reply is refused."""
+        try:
+            return (incoming.folder / name).read_bytes()
+        except OSError as error:
+            raise self._refuse(incoming, error) from None
+
+    def _refuse(self, incoming: Incoming, error: Exception) -> RequestRefusedError:
+        incoming.refusal = self._refusal(error, incoming.reply_to_id)
+        self.clear()
+        return incoming.refusal
 
     def finish(self, incoming: Incoming) -> None:
         """SuperLink has the reply: there can be no second one to the same message."""
@@ -310,7 +323,7 @@ class MessageQueue:
         if isinstance(error, RequestRefusedError):
             status = error.status
         if isinstance(error, OSError):
-            status, reason = 507, f"the gate cannot write to {self._folder}: {error.strerror}"
+            status, reason = 507, f"the gate cannot keep an answer in {self._folder}: {error.strerror}"
         return RequestRefusedError(status, reason, self.site, question)
 
 

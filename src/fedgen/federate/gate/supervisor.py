@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedgen.errors import FedgenError
 from fedgen.federate.deploy.keys import public_keys
+from fedgen.federate.deploy.turns import only_gate
 from fedgen.federate.flower import OPENS_INTERFACES
 from fedgen.federate.gate.gate import Address, Gate
 from fedgen.federate.schema import ServerSettings, read_settings
@@ -31,8 +32,9 @@ def parse_address(text: str) -> Address:
 def open_gate(folder: Path, listen: Address, superlink: Address, command: list[str]) -> int:
     """Start SuperLink with this command, then the gate; returns when either ends, or after SIGINT or SIGTERM."""
     settings = read_settings(folder / "server.toml", ServerSettings)
-    gate = Gate(folder, public_keys(folder / "keys"), settings.max_message, superlink)
-    return asyncio.run(_supervise(gate, listen, superlink, command))
+    with only_gate(folder):  # before a gate is made: it deletes the answers that an earlier one was receiving
+        gate = Gate(folder, public_keys(folder / "keys"), settings.max_message, superlink)
+        return asyncio.run(_supervise(gate, listen, superlink, command))
 
 
 async def _supervise(gate: Gate, listen: Address, superlink: Address, command: list[str]) -> int:

@@ -21,7 +21,7 @@ from fedgen.runs.checkpoint import load_tree, read_about, save_tree
 _POINTS, _SHARE = 20.0, 0.5  # of accuracy: how many are lost, and how much is left of what there was
 _PART = re.compile(r"^(?:\.base)*(?:\.\w+|\[[^]]*\])?")  # the beginning of an array's name: '.base.params', say
 _NATS, _TIMES = 1.0, 3.0  # of the loss: by how much it has grown, and how many times
-_ABSURD = 10.0  # of the loss: how many times the others' it is, or that many nats
+_ABSURD = 10.0  # of what a site says: how many times the others' it is; of its loss: or that many nats
 _FEW = 16  # samples that show whether a model's predictions are finite
 
 
@@ -119,6 +119,20 @@ def mean_loss(losses: Sequence[float]) -> float | None:
     sizes = np.abs(losses)
     usual = float(np.sort(sizes)[(len(sizes) - 1) // 2])
     return float(np.mean(np.asarray(losses)[sizes <= _ABSURD * max(usual, 1.0)]))
+
+
+def pooled(scores: Sequence[Mapping[str, float]]) -> float | None:
+    """The accuracy on all sites' test samples of labels that they train on, in percent, as the simulator reports it.
+
+    How many a site has only the site knows: it counts for at most `_ABSURD` times what half of the sites do not exceed.
+    """
+    tested = [score for score in scores if score["total_seen"] > 0]
+    if not tested:
+        return None
+    totals = np.asarray([score["total_seen"] for score in tested])
+    usual = float(np.sort(totals)[(len(totals) - 1) // 2])
+    shares = np.minimum(1.0, _ABSURD * usual / totals)
+    return float(100 * np.sum(shares * [score["correct_seen"] for score in tested]) / np.sum(shares * totals))
 
 
 def most(some: int, of: int) -> bool:

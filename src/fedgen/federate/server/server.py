@@ -54,6 +54,7 @@ from fedgen.federate.server.judge import (
     mended,
     most,
     outliers,
+    pooled,
 )
 from fedgen.federate.server.membership import Membership
 from fedgen.federate.settings import AppSettings
@@ -376,8 +377,7 @@ class Server:
         if replies:
             users = float(np.mean([100 * (score["correct"] / score["total"]) for score in replies]))
             matching = float(np.mean([score["matching"] for score in replies]))
-            total = sum(score["total_seen"] for score in replies)
-            seen = 100 * sum(score["correct_seen"] for score in replies) / total if total else None
+            seen = pooled(replies)
         return {
             "accuracy": accuracy,
             "accuracy_seen_labels": seen,

@@ -1,11 +1,12 @@
 """What is in order at a site and what is not, with what to do about it; nothing is changed, and no data is sent."""
 
+import contextlib
 import datetime
 import socket
 import ssl
 import stat
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -38,6 +39,7 @@ from fedgen.federate.plan import Plan
 from fedgen.federate.schema import SiteSettings, read_settings
 from fedgen.federate.settings import AppSettings
 from fedgen.federate.site.data import SiteData, load_site_data
+from fedgen.federate.site.proxy import proxy_of, trouble_through_proxy, where_set
 from fedgen.models.check import check_numbers
 
 _TIMEOUT = 15.0  # seconds
@@ -126,6 +128,8 @@ def _own_key(folder: Path) -> Iterator[Any]:
 
 def _connection(folder: Path, deployment: Deployment, key: ec.EllipticCurvePrivateKey | None) -> Iterator[Finding]:
     host, port = deployment.host, deployment.port
+    if (yield from _only_through_proxy(folder, deployment)):
+        return
     try:
         addresses = sorted({str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
     except OSError as error:
@@ -148,6 +152,38 @@ def _connection(folder: Path, deployment: Deployment, key: ec.EllipticCurvePriva
     yield certificate
     if certificate.state != "wrong":
         yield from _gate(deployment, trusted, key)
+
+
+def _only_through_proxy(folder: Path, deployment: Deployment) -> Generator[Finding, None, bool]:
+    """Whether there is a way to the server for start.sh and none for this command, which asks no proxy."""
+    if not (proxy := proxy_of(deployment.host, deployment.port)):
+        return False
+    trusted = None
+    with contextlib.suppress(OSError):  # of which there is another finding
+        trusted = ssl.create_default_context(cafile=folder / "ca.crt")
+    said = f"start.sh would reach {deployment.host} through {where_set(proxy)}"
+    trouble, direct = trouble_through_proxy(deployment.address, trusted), _direct_trouble(deployment)
+    if not trouble:
+        yield Finding("ok", "proxy", f"{said}, which leads there")
+        if direct:
+            yield Finding("skipped", "key at the server", "it is asked directly, and there is no direct way to it")
+        return bool(direct)
+    advice = f"add {deployment.host} to no_proxy for start.sh, which then connects directly"
+    if direct:
+        advice = (
+            f"the proxy must let connections to {deployment.address} through, unchanged; if direct ones work, {advice}"
+        )
+    text = f"{said}: {trouble}; directly it {f'does not answer either: {direct}' if direct else 'answers'}"
+    yield Finding("warning", "proxy", text, advice)
+    return False
+
+
+def _direct_trouble(deployment: Deployment) -> str:
+    try:
+        socket.create_connection((deployment.host, deployment.port), timeout=_TIMEOUT).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _certificate(host: str, port: int, trusted: ssl.SSLContext) -> Finding:
