@@ -155,6 +155,12 @@ def test_keys_are_replaced_by_a_new_pair_or_the_sites_own(root: Path, fedgen: An
     code, said = fedgen("rotate-key", root, "south", "--public-key", own)
     assert (code, "mv new.key site.key; mv new.key.pub site.pub" in said) == (0, True)
     assert (root / "server/keys/south.pub").read_bytes() == first
+    for comment in (b"", b" south@example"):  # a file that was written by hand may have one
+        (root / "server/keys/south.pub").write_bytes(before := first.rstrip() + comment + b"\n")
+        code, said = fedgen("rotate-key", root, "south", "--public-key", own)
+        assert (code, f"This is done: {own} is the key that south has already." in said) == (0, True), said
+        assert (root / "server/keys/south.pub").read_bytes() == before
+    assert "every site needs its own" in fedgen("rotate-key", root, "north", "--public-key", own)[1]
     assert "the key that south has already" in fedgen("add-site", root, "east", "--public-key", own)[1]
     assert (
         f"give the public one ({new.with_suffix('.pub')})" in fedgen("add-site", root, "east", "--public-key", new)[1]
@@ -205,12 +211,16 @@ def test_a_key_that_a_site_had_before_is_refused_before_anything_changes(root: P
     assert set(public_keys(root / "server/keys")) == {"north", "south", "gone"}
 
 
-def test_a_key_that_is_damaged_may_be_replaced_and_hinders_nobody(root: Path, fedgen: Any) -> None:
+def test_a_key_that_is_damaged_may_be_replaced_and_hinders_nobody(
+    root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / "server/keys/north.pub").write_text("half a k")
     assert fedgen("rotate-key", root, "north")[0] == 0
     new_key(root / "own.pub")
     assert fedgen("rotate-key", root, "south", "--public-key", root / "own.pub")[0] == 0
     (root / "server/keys/junk.pub").write_text("nothing")
+    monkeypatch.setattr(superlink.SuperLink, "nodes", lambda self: [])
+    monkeypatch.setattr(superlink.SuperLink, "register", lambda self, name, key: None)
     for arguments in (("register", root), ("rotate-key", root, "south", "--public-key", root / "own.pub")):
         code, said = fedgen(*arguments)
         assert (code, "junk.pub cannot be read" in said, "move the file away if it is no site's" in said) == (
@@ -385,6 +395,80 @@ def test_superlink_is_told_of_exactly_these_keys(root: Path, fedgen: Any, monkey
     monkeypatch.setattr(superlink.SuperLink, "unregister", lambda self, node: calls.append(node))
     assert fedgen("register", root)[0] == 0
     assert calls == [1, ("north", keys["north"])]
+
+
+class Registered:
+    """A stand-in for SuperLink: the keys that it knows and those that it has forgotten, which it never takes again."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.known = dict(public_keys(root / "server/keys"))
+        self.forgotten: set[bytes] = set()
+        for name in ("nodes", "register", "unregister"):
+            call = getattr(self, name)
+            monkeypatch.setattr(superlink.SuperLink, name, lambda _, *given, call=call: call(*given))
+
+    def nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=n, name=name, public_key=self.known[name]) for n, name in enumerate(self.known)]
+
+    def unregister(self, number: int) -> None:
+        self.forgotten.add(self.known.pop(list(self.known)[number]))
+
+    def register(self, name: str, key: bytes) -> None:
+        if key in self.forgotten:
+            raise FedgenError("SuperLink refused it: public key already in use")
+        self.known[name] = key
+
+
+def test_a_site_whose_key_is_missing_is_not_forgotten(root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SuperLink would never take its key again."""
+    there = Registered(root, monkeypatch)
+    north, before = root / "server/keys/north.pub", dict(there.known)
+    north.rename(root / "mislaid.pub")
+    for arguments in (("register", root), ("rotate-key", root, "south"), ("add-site", root, "east")):
+        code, said = fedgen(*arguments)
+        assert (code, f"{north} is missing; nothing was changed at SuperLink" in said) == (2, True), said
+        assert "put it back from a backup" in said
+        assert (there.known, there.forgotten) == (before, set())
+    (root / "mislaid.pub").rename(north)
+    assert fedgen("register", root)[0] == 0
+    assert there.known == public_keys(root / "server/keys")
+    assert there.forgotten == {before["south"]}
+    north.unlink()
+    assert fedgen("remove-site", root, "north")[0] == 0, "a site that leaves needs no key"
+    assert set(there.known) == {"south", "east"}
+
+
+def test_a_key_that_is_damaged_is_not_forgotten(root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Registered(root, monkeypatch)
+    north = there.known["north"]
+    (root / "server/keys/north.pub").write_text("half a k")
+    code, said = fedgen("rotate-key", root, "south")
+    assert (code, "north.pub cannot be read" in said, "done: SuperLink knows the key of south" in said) == (
+        2, True, True,
+    ), said  # fmt: skip
+    assert there.known == {"north": north, "south": there.known["south"]}
+    assert (root / "new-keys/south/site.pub").read_bytes() == (root / "server/keys/south.pub").read_bytes()
+
+
+def test_a_key_that_is_refused_does_not_keep_others_from_being_registered(
+    root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Registered(root, monkeypatch)
+    there.forgotten.add(there.known.pop("north"))
+    code, said = fedgen("rotate-key", root, "south")
+    assert code == 2
+    assert "the key of north was not registered (SuperLink refused it" in said
+    assert "`fedgen federate rotate-key` gives north a new one" in said
+    assert there.known == {"south": public_keys(root / "server/keys")["south"]}
+    assert "done: SuperLink knows the key of south" in said
+    assert fedgen("rotate-key", root, "north")[0] == 0
+    assert there.known == public_keys(root / "server/keys")
+
+
+def test_register_says_what_must_run_first(root: Path, fedgen: Any) -> None:
+    code, said = fedgen("register", root)
+    assert (code, "SuperLink does not answer at 127.0.0.1:" in said) == (2, True)
+    assert said.endswith("; start server/superlink.sh first, then call server/register.sh again")
 
 
 def test_only_what_is_asked_for_is_changed_in_a_file(tmp_path: Path) -> None:
