@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,13 +30,14 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 from cryptography.x509.oid import NameOID
+from flwr.app import Context, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedgen.cli import federate_life
 from fedgen.cli.main import main
 from fedgen.config import resolve
 from fedgen.errors import FedgenError
-from fedgen.federate import journal
+from fedgen.federate import apps, journal
 from fedgen.federate.deploy import superlink
 from fedgen.federate.deploy.edit import set_values
 from fedgen.federate.deploy.folders import Folders
@@ -557,6 +559,64 @@ def test_status_tells_the_story_of_the_journals(root: Path, fedgen: Any, monkeyp
     fresh._log = fresh._gate  # as if no run had been
     fresh.update()
     assert (fresh.sites["north"].state, fresh.sites["north"].last_seen) == ("present", 1000.0)
+
+
+def test_a_run_whose_process_is_gone_is_interrupted(root: Path) -> None:
+    """Killed, and not reaped by what had started it; or before a reboot, after which another has its pid."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3000)"])
+    log, status = Journal(root / "server/log.jsonl", run="run"), Status(root / "server")
+    try:
+        log.write("started", algorithm="fedavg", rounds=9, pid=process.pid)
+        status.update()
+        assert status.run.state == "running"
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still a process
+        status.update()
+        assert status.run.state.startswith("interrupted")
+    finally:
+        process.kill()
+        process.wait(600)
+    with log.path.open("a") as file:
+        for ago in (7 * 86_400, 0):
+            told = {"time": time.time() - ago, "event": "resumed", "run": "run", "round": 1, "pid": os.getpid()}
+            file.write(json.dumps(told) + "\n")
+            file.flush()
+            status.update()
+            assert status.run.state.startswith("interrupted" if ago else "running")
+
+
+def test_a_run_that_is_started_once_more_goes_on(root: Path) -> None:
+    """The second process ends, since the first one has the run's folder, and says so in the same journal."""
+    log, status = Journal(root / "server/log.jsonl", run="run"), Status(root / "server")
+    log.write("started", algorithm="fedavg", rounds=9, pid=os.getpid())
+    log.write("round", round=0, cohort=["north"])
+    log.write("ended", reason="runs/run is in use", pid=os.getpid() + 1)
+    Journal(log.path, run="other").write("ended", reason="no such model", pid=os.getpid())
+    status.update()
+    assert (status.run.state, status.run.note) == ("running", "another start, of run other, ended: no such model")
+    log.write("ended", reason="said by an earlier version")
+    status.update()
+    assert status.run.state == "ended: said by an earlier version"
+    for event in ("done", "round"):
+        log.write("ended", reason="said by an earlier version")
+        log.write(event, round=0, cohort=["north"])
+        status.update()
+        assert status.run.state == "running"
+    assert status.run.note == ""
+    log.write("ended", reason="too few sites", pid=os.getpid())
+    status.update()
+    assert status.run.state == "ended: too few sites"
+
+
+def test_a_process_that_ends_says_which_it_was(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apps, "_end_with_parent", lambda: None)
+    monkeypatch.setattr(apps, "use_compilation_cache", lambda **_: None)
+    monkeypatch.setenv(apps.SERVER_VARIABLE, str(root / "server"))
+    context = Context(1, 1, {}, RecordDict(), {"run": "../up"})
+    with pytest.raises(FedgenError, match="the run is called"):
+        apps.server_app(root / "fedgen-federation")(Mock(), context)
+    (ended,) = journal.read_journal(root / "server/log.jsonl")
+    assert (ended["event"], ended["pid"]) == ("ended", os.getpid())
 
 
 @pytest.mark.parametrize("end", ["answered", "failed", "refused", "done"])
