@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import socket
 import ssl
 import stat
 import subprocess
@@ -44,6 +45,7 @@ from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.deploy.init import begin
 from fedgen.federate.deploy.keys import make_authority, make_site_keys, public_keys
 from fedgen.federate.deploy.processes import free_port
+from fedgen.federate.deploy.scripts import PORT_VARIABLE
 from fedgen.federate.flower import INVALID_INTERVAL, NOT_ACTIVATED
 from fedgen.federate.gate.http import Response
 from fedgen.federate.gate.rules import ACTIVATE
@@ -725,6 +727,58 @@ def test_the_doctor_looks_at_key_data_labels_model_and_versions(root: Path, fedg
     assert "things are wrong" in said
     code, said = fedgen("doctor", root)
     assert (code, "give the folder that the server's operator sent" in said) == (1, True)
+
+
+def test_the_doctor_tries_the_port_of_the_sites_own_processes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        taken = str(listener.getsockname()[1])
+        monkeypatch.setenv(PORT_VARIABLE, taken)
+        (found,) = findings(root / "sites/north")["own port"]
+        assert (found.state, f"127.0.0.1:{taken} cannot be used: Address already in use" in found.text) == (
+            "warning", True,
+        )  # fmt: skip
+        assert "this site's own SuperNode" in found.advice
+        assert "set FEDGEN_PORT to the number of a free port" in found.advice
+        monkeypatch.setenv(PORT_VARIABLE, "")
+        monkeypatch.setattr(doctor, "DEFAULT_PORT", int(taken))
+        assert doctor._own_port().state == "warning", "as start.sh takes it"
+    assert doctor._own_port() == Finding("ok", "own port", f"127.0.0.1:{taken} is free")
+    for wrong in ("nine", "0", "65536"):
+        monkeypatch.setenv(PORT_VARIABLE, wrong)
+        assert (doctor._own_port().state, wrong in doctor._own_port().text) == ("wrong", True)
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_the_doctor_goes_on_where_it_may_not_read_what_is_expected(
+    what: str, root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = root / "sites/north"
+    x, y = blobs(30)
+    np.savez(site / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    refused = site / "federation" if what == "folder" else site / "federation/deployment.toml"
+
+    def refuse(name: str) -> None:
+        real = getattr(Path, name)
+
+        def call(path: Path, *rest: Any, **more: Any) -> Any:
+            if refused in (path, *path.parents):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return real(path, *rest, **more)
+
+        monkeypatch.setattr(Path, name, call)
+
+    for name in ("stat", "read_text"):  # permissions do not stop the superuser
+        refuse(name)
+    found = findings(site)
+    wrong = [finding for several in found.values() for finding in several if finding.state == "wrong"]
+    (only,) = wrong
+    assert f"{site}/federation/deployment.toml cannot be read: Permission denied" in only.text
+    assert "chown" in only.advice
+    assert (found["server"][0].state, found["key"][0].state) == ("skipped", "ok")
+    assert "own port" in found
+    assert ("data" in found, "settings" in found) == (what == "file", what == "folder")
+    code, said = fedgen("doctor", site)
+    assert (code, "1 thing is wrong" in said) == (1, True), said
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="OpenSSH is not installed")
