@@ -247,52 +247,105 @@ def test_a_folder_that_is_not_empty_is_refused(
     assert [p.name for p in tmp_path.iterdir()] == ["letter.txt"]
 
 
-def test_a_site_that_is_refused_tries_again_says_so_and_gives_up(tmp_path: Path) -> None:
-    """After a crash SuperLink refuses a site for a minute. Here a stand-in for SuperNode fails three times."""
+def start_sh(tmp_path: Path, ends: str) -> tuple[Path, dict[str, str]]:
+    """A site's start.sh, and an environment in which SuperNode is a stand-in that notes its calls and ends so."""
     folders = Folders(tmp_path)
     write_scripts(folders, ["north"], Endpoints("0.0.0.0:8000", 8001, "fed.example.org:8000"))
     (tmp_path / "bin").mkdir()
     stand_in = tmp_path / "bin/python3"
-    stand_in.write_text(
-        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n'
-        f'if [ -e {tmp_path}/stay ]; then exec sleep 3000; fi\ntest "$(wc -l < {tmp_path}/calls)" -gt 3\n'
-    )
+    stand_in.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n{ends}\n')
     stand_in.chmod(0o755)
-    script = folders.site("north") / "start.sh"
-    environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "FEDGEN_PAUSE": "0"}
-    started = ["/bin/sh", script]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("FEDGEN_")}
+    return folders.site("north") / "start.sh", {**kept, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
 
-    done = subprocess.run(started, env=environment, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0
-    assert done.stdout.count("trying again in 0 seconds") == 3
-    (call,) = set((tmp_path / "calls").read_text().splitlines())
+
+@pytest.mark.parametrize(("ends", "code"), [("exit 7", 7), ("exit 0", 1)])
+def test_a_site_whose_supernode_ends_tries_again_says_so_and_gives_up(ends: str, code: int, tmp_path: Path) -> None:
+    """Flower's SuperNode ends with 0, too, when SuperLink no longer knows its key: systemd would leave it so."""
+    script, environment = start_sh(tmp_path, ends)
+    tries = {**environment, "FEDGEN_PAUSE": "0", "FEDGEN_TRIES": "4"}
+    done = subprocess.run(["/bin/sh", script], env=tries, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == code, done
+    assert done.stdout.count(f"SuperNode ended with code {ends[-1]}; trying again in 0 seconds") == 3
+    assert "not connected after 4 tries" in done.stdout
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 4
+    (call,) = set(calls)
     assert call.startswith(
         "-P -m fedgen.federate.site.supernode --superlink fed.example.org:8000 --root-certificates ca.crt"
         " --auth-supernode-private-key"
     )
-    assert call.endswith(f'--port 9094 --node-config folder="{folders.site("north")}"')
+    assert call.endswith(f'--port 9094 --node-config folder="{script.parent}"')
 
-    (tmp_path / "calls").unlink()
-    few = {**environment, "FEDGEN_TRIES": "2"}
-    done = subprocess.run(started, env=few, capture_output=True, text=True, check=False, timeout=600)
+
+def test_pauses_between_tries_grow_to_a_minute_and_tries_last_for_more_than_an_hour(tmp_path: Path) -> None:
+    """As while the server's operator has not registered the site's key yet."""
+    script, environment = start_sh(tmp_path, "exit 1")
+    (tmp_path / "bin/sleep").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/pauses\n')
+    (tmp_path / "bin/sleep").chmod(0o755)
+    done = subprocess.run(["/bin/sh", script], env=environment, capture_output=True, check=False, timeout=600)
     assert done.returncode == 1
-    assert "not connected after 2 tries" in done.stdout
+    pauses = list(map(int, (tmp_path / "pauses").read_text().split()))
+    assert pauses[:4] == [3, 6, 9, 12]
+    assert (max(pauses), pauses == sorted(pauses), sum(pauses) > 3600) == (60, True, True)
 
-    (tmp_path / "calls").unlink()
-    (tmp_path / "stay").touch()
-    process = subprocess.Popen(started, env=environment)
+
+def test_what_supernode_says_of_itself_it_says_once(tmp_path: Path) -> None:
+    script, environment = start_sh(tmp_path, "exit 0")
+    subprocess.run(["/bin/sh", script, "--help"], env=environment, check=True, timeout=600)
+    assert len((tmp_path / "calls").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("ends", ["exec sleep 3000", "exit 0"])
+def test_a_signal_ends_a_site_whether_it_runs_or_pauses(ends: str, number: signal.Signals, tmp_path: Path) -> None:
+    script, environment = start_sh(tmp_path, ends)
+    process = subprocess.Popen(["/bin/sh", script], env={**environment, "FEDGEN_PAUSE": "3000"})
     try:
         deadline = time.monotonic() + 600
-        while not (tmp_path / "calls").exists() and time.monotonic() < deadline:
+        while len(whole := process_tree([process.pid])) < 2 or "sleep" not in {p.name() for p in whole}:
+            assert time.monotonic() < deadline
             time.sleep(0.05)
-        whole = process_tree([process.pid])
-        assert len(whole) >= 2, "the script and what it started"
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         assert process.wait(600) == 0, "it ends, and what it started with it"
         assert not any(map(is_running, whole))
     finally:
         kill(process_tree([process.pid]))
         process.wait(600)
+
+
+def test_a_run_is_started_where_the_folder_was_moved_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flower takes an absolute path of the certificate only; what somebody has added to its file stays."""
+    moved = tmp_path / 'else where\'s "place"'
+    assert init(monkeypatch, tmp_path / "federation", *ARGUMENTS) == 0
+    (tmp_path / "federation").rename(moved)
+    file = moved / "server/flower/config.toml"
+    file.write_text(f'# mine\n{file.read_text()}\n[superlink.other]\naddress = "elsewhere:1"\n')
+    (tmp_path / "bin").mkdir()
+    flwr = tmp_path / "bin/flwr"
+    flwr.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n')
+    flwr.chmod(0o755)
+    path = os.pathsep.join([f"{tmp_path}/bin", str(Path(sys.executable).parent), os.environ["PATH"]])
+    for _ in range(2):
+        subprocess.run(["/bin/sh", moved / "server/run.sh"], env={**os.environ, "PATH": path}, check=True, timeout=600)
+        connections = tomllib.loads(file.read_text())["superlink"]
+        assert connections == {
+            "default": "federation",
+            "federation": {"address": "127.0.0.1:8001", "root-certificates": f"{moved}/server/ca.crt"},
+            "other": {"address": "elsewhere:1"},
+        }
+        assert file.read_text().startswith("# mine\n")
+    called = 'run ../fedgen-federation federation --run-config run="run"\n'
+    assert (tmp_path / "called").read_text() == called * 2
+    file.write_text("[superlink")
+    failed = subprocess.run(
+        ["/bin/sh", moved / "server/run.sh"], env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        check=False, timeout=600,
+    )  # fmt: skip
+    assert (failed.returncode, failed.stderr.startswith(f"error: {file} cannot be read")) == (2, True)
+    assert (tmp_path / "called").read_text() == called * 2
 
 
 def test_what_sites_say_of_themselves_is_pointed_out_where_it_counts(

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import socket
 import ssl
 import stat
 import subprocess
@@ -15,6 +16,7 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,19 +31,21 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 from cryptography.x509.oid import NameOID
+from flwr.app import Context, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedgen.cli import federate_life
 from fedgen.cli.main import main
 from fedgen.config import resolve
 from fedgen.errors import FedgenError
-from fedgen.federate import journal
+from fedgen.federate import apps, journal
 from fedgen.federate.deploy import superlink
 from fedgen.federate.deploy.edit import set_values
 from fedgen.federate.deploy.folders import Folders
 from fedgen.federate.deploy.init import begin
 from fedgen.federate.deploy.keys import make_authority, make_site_keys, public_keys
 from fedgen.federate.deploy.processes import free_port
+from fedgen.federate.deploy.scripts import PORT_VARIABLE
 from fedgen.federate.flower import INVALID_INTERVAL, NOT_ACTIVATED
 from fedgen.federate.gate.http import Response
 from fedgen.federate.gate.rules import ACTIVATE
@@ -155,6 +159,12 @@ def test_keys_are_replaced_by_a_new_pair_or_the_sites_own(root: Path, fedgen: An
     code, said = fedgen("rotate-key", root, "south", "--public-key", own)
     assert (code, "mv new.key site.key; mv new.key.pub site.pub" in said) == (0, True)
     assert (root / "server/keys/south.pub").read_bytes() == first
+    for comment in (b"", b" south@example"):  # a file that was written by hand may have one
+        (root / "server/keys/south.pub").write_bytes(before := first.rstrip() + comment + b"\n")
+        code, said = fedgen("rotate-key", root, "south", "--public-key", own)
+        assert (code, f"This is done: {own} is the key that south has already." in said) == (0, True), said
+        assert (root / "server/keys/south.pub").read_bytes() == before
+    assert "every site needs its own" in fedgen("rotate-key", root, "north", "--public-key", own)[1]
     assert "the key that south has already" in fedgen("add-site", root, "east", "--public-key", own)[1]
     assert (
         f"give the public one ({new.with_suffix('.pub')})" in fedgen("add-site", root, "east", "--public-key", new)[1]
@@ -205,12 +215,16 @@ def test_a_key_that_a_site_had_before_is_refused_before_anything_changes(root: P
     assert set(public_keys(root / "server/keys")) == {"north", "south", "gone"}
 
 
-def test_a_key_that_is_damaged_may_be_replaced_and_hinders_nobody(root: Path, fedgen: Any) -> None:
+def test_a_key_that_is_damaged_may_be_replaced_and_hinders_nobody(
+    root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / "server/keys/north.pub").write_text("half a k")
     assert fedgen("rotate-key", root, "north")[0] == 0
     new_key(root / "own.pub")
     assert fedgen("rotate-key", root, "south", "--public-key", root / "own.pub")[0] == 0
     (root / "server/keys/junk.pub").write_text("nothing")
+    monkeypatch.setattr(superlink.SuperLink, "nodes", lambda self: [])
+    monkeypatch.setattr(superlink.SuperLink, "register", lambda self, name, key: None)
     for arguments in (("register", root), ("rotate-key", root, "south", "--public-key", root / "own.pub")):
         code, said = fedgen(*arguments)
         assert (code, "junk.pub cannot be read" in said, "move the file away if it is no site's" in said) == (
@@ -387,6 +401,80 @@ def test_superlink_is_told_of_exactly_these_keys(root: Path, fedgen: Any, monkey
     assert calls == [1, ("north", keys["north"])]
 
 
+class Registered:
+    """A stand-in for SuperLink: the keys that it knows and those that it has forgotten, which it never takes again."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.known = dict(public_keys(root / "server/keys"))
+        self.forgotten: set[bytes] = set()
+        for name in ("nodes", "register", "unregister"):
+            call = getattr(self, name)
+            monkeypatch.setattr(superlink.SuperLink, name, lambda _, *given, call=call: call(*given))
+
+    def nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=n, name=name, public_key=self.known[name]) for n, name in enumerate(self.known)]
+
+    def unregister(self, number: int) -> None:
+        self.forgotten.add(self.known.pop(list(self.known)[number]))
+
+    def register(self, name: str, key: bytes) -> None:
+        if key in self.forgotten:
+            raise FedgenError("SuperLink refused it: public key already in use")
+        self.known[name] = key
+
+
+def test_a_site_whose_key_is_missing_is_not_forgotten(root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SuperLink would never take its key again."""
+    there = Registered(root, monkeypatch)
+    north, before = root / "server/keys/north.pub", dict(there.known)
+    north.rename(root / "mislaid.pub")
+    for arguments in (("register", root), ("rotate-key", root, "south"), ("add-site", root, "east")):
+        code, said = fedgen(*arguments)
+        assert (code, f"{north} is missing; nothing was changed at SuperLink" in said) == (2, True), said
+        assert "put it back from a backup" in said
+        assert (there.known, there.forgotten) == (before, set())
+    (root / "mislaid.pub").rename(north)
+    assert fedgen("register", root)[0] == 0
+    assert there.known == public_keys(root / "server/keys")
+    assert there.forgotten == {before["south"]}
+    north.unlink()
+    assert fedgen("remove-site", root, "north")[0] == 0, "a site that leaves needs no key"
+    assert set(there.known) == {"south", "east"}
+
+
+def test_a_key_that_is_damaged_is_not_forgotten(root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Registered(root, monkeypatch)
+    north = there.known["north"]
+    (root / "server/keys/north.pub").write_text("half a k")
+    code, said = fedgen("rotate-key", root, "south")
+    assert (code, "north.pub cannot be read" in said, "done: SuperLink knows the key of south" in said) == (
+        2, True, True,
+    ), said  # fmt: skip
+    assert there.known == {"north": north, "south": there.known["south"]}
+    assert (root / "new-keys/south/site.pub").read_bytes() == (root / "server/keys/south.pub").read_bytes()
+
+
+def test_a_key_that_is_refused_does_not_keep_others_from_being_registered(
+    root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Registered(root, monkeypatch)
+    there.forgotten.add(there.known.pop("north"))
+    code, said = fedgen("rotate-key", root, "south")
+    assert code == 2
+    assert "the key of north was not registered (SuperLink refused it" in said
+    assert "`fedgen federate rotate-key` gives north a new one" in said
+    assert there.known == {"south": public_keys(root / "server/keys")["south"]}
+    assert "done: SuperLink knows the key of south" in said
+    assert fedgen("rotate-key", root, "north")[0] == 0
+    assert there.known == public_keys(root / "server/keys")
+
+
+def test_register_says_what_must_run_first(root: Path, fedgen: Any) -> None:
+    code, said = fedgen("register", root)
+    assert (code, "SuperLink does not answer at 127.0.0.1:" in said) == (2, True)
+    assert said.endswith("; start server/superlink.sh first, then call server/register.sh again")
+
+
 def test_only_what_is_asked_for_is_changed_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text('# x\na = [\n  "b", # c\n]\nn = 1 # two\n\n[t]\nn = 2\n')
@@ -473,6 +561,64 @@ def test_status_tells_the_story_of_the_journals(root: Path, fedgen: Any, monkeyp
     fresh._log = fresh._gate  # as if no run had been
     fresh.update()
     assert (fresh.sites["north"].state, fresh.sites["north"].last_seen) == ("present", 1000.0)
+
+
+def test_a_run_whose_process_is_gone_is_interrupted(root: Path) -> None:
+    """Killed, and not reaped by what had started it; or before a reboot, after which another has its pid."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3000)"])
+    log, status = Journal(root / "server/log.jsonl", run="run"), Status(root / "server")
+    try:
+        log.write("started", algorithm="fedavg", rounds=9, pid=process.pid)
+        status.update()
+        assert status.run.state == "running"
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still a process
+        status.update()
+        assert status.run.state.startswith("interrupted")
+    finally:
+        process.kill()
+        process.wait(600)
+    with log.path.open("a") as file:
+        for ago in (7 * 86_400, 0):
+            told = {"time": time.time() - ago, "event": "resumed", "run": "run", "round": 1, "pid": os.getpid()}
+            file.write(json.dumps(told) + "\n")
+            file.flush()
+            status.update()
+            assert status.run.state.startswith("interrupted" if ago else "running")
+
+
+def test_a_run_that_is_started_once_more_goes_on(root: Path) -> None:
+    """The second process ends, since the first one has the run's folder, and says so in the same journal."""
+    log, status = Journal(root / "server/log.jsonl", run="run"), Status(root / "server")
+    log.write("started", algorithm="fedavg", rounds=9, pid=os.getpid())
+    log.write("round", round=0, cohort=["north"])
+    log.write("ended", reason="runs/run is in use", pid=os.getpid() + 1)
+    Journal(log.path, run="other").write("ended", reason="no such model", pid=os.getpid())
+    status.update()
+    assert (status.run.state, status.run.note) == ("running", "another start, of run other, ended: no such model")
+    log.write("ended", reason="said by an earlier version")
+    status.update()
+    assert status.run.state == "ended: said by an earlier version"
+    for event in ("done", "round"):
+        log.write("ended", reason="said by an earlier version")
+        log.write(event, round=0, cohort=["north"])
+        status.update()
+        assert status.run.state == "running"
+    assert status.run.note == ""
+    log.write("ended", reason="too few sites", pid=os.getpid())
+    status.update()
+    assert status.run.state == "ended: too few sites"
+
+
+def test_a_process_that_ends_says_which_it_was(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apps, "_end_with_parent", lambda: None)
+    monkeypatch.setattr(apps, "use_compilation_cache", lambda **_: None)
+    monkeypatch.setenv(apps.SERVER_VARIABLE, str(root / "server"))
+    context = Context(1, 1, {}, RecordDict(), {"run": "../up"})
+    with pytest.raises(FedgenError, match="the run is called"):
+        apps.server_app(root / "fedgen-federation")(Mock(), context)
+    (ended,) = journal.read_journal(root / "server/log.jsonl")
+    assert (ended["event"], ended["pid"]) == ("ended", os.getpid())
 
 
 @pytest.mark.parametrize("end", ["answered", "failed", "refused", "done"])
@@ -581,6 +727,58 @@ def test_the_doctor_looks_at_key_data_labels_model_and_versions(root: Path, fedg
     assert "things are wrong" in said
     code, said = fedgen("doctor", root)
     assert (code, "give the folder that the server's operator sent" in said) == (1, True)
+
+
+def test_the_doctor_tries_the_port_of_the_sites_own_processes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        taken = str(listener.getsockname()[1])
+        monkeypatch.setenv(PORT_VARIABLE, taken)
+        (found,) = findings(root / "sites/north")["own port"]
+        assert (found.state, f"127.0.0.1:{taken} cannot be used: Address already in use" in found.text) == (
+            "warning", True,
+        )  # fmt: skip
+        assert "this site's own SuperNode" in found.advice
+        assert "set FEDGEN_PORT to the number of a free port" in found.advice
+        monkeypatch.setenv(PORT_VARIABLE, "")
+        monkeypatch.setattr(doctor, "DEFAULT_PORT", int(taken))
+        assert doctor._own_port().state == "warning", "as start.sh takes it"
+    assert doctor._own_port() == Finding("ok", "own port", f"127.0.0.1:{taken} is free")
+    for wrong in ("nine", "0", "65536"):
+        monkeypatch.setenv(PORT_VARIABLE, wrong)
+        assert (doctor._own_port().state, wrong in doctor._own_port().text) == ("wrong", True)
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_the_doctor_goes_on_where_it_may_not_read_what_is_expected(
+    what: str, root: Path, fedgen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = root / "sites/north"
+    x, y = blobs(30)
+    np.savez(site / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    refused = site / "federation" if what == "folder" else site / "federation/deployment.toml"
+
+    def refuse(name: str) -> None:
+        real = getattr(Path, name)
+
+        def call(path: Path, *rest: Any, **more: Any) -> Any:
+            if refused in (path, *path.parents):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return real(path, *rest, **more)
+
+        monkeypatch.setattr(Path, name, call)
+
+    for name in ("stat", "read_text"):  # permissions do not stop the superuser
+        refuse(name)
+    found = findings(site)
+    wrong = [finding for several in found.values() for finding in several if finding.state == "wrong"]
+    (only,) = wrong
+    assert f"{site}/federation/deployment.toml cannot be read: Permission denied" in only.text
+    assert "chown" in only.advice
+    assert (found["server"][0].state, found["key"][0].state) == ("skipped", "ok")
+    assert "own port" in found
+    assert ("data" in found, "settings" in found) == (what == "file", what == "folder")
+    code, said = fedgen("doctor", site)
+    assert (code, "1 thing is wrong" in said) == (1, True), said
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="OpenSSH is not installed")

@@ -1,16 +1,19 @@
 """A federation with TLS that changes while a run goes on: one site joins, one is removed, and one gets another key."""
 
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
 import pytest
-from real import running, server_events, until, write
+from real import PATIENCE, running, server_events, until, write
 
 from fedgen.federate.deploy.folders import Folders, commented
 from fedgen.federate.deploy.members import add_site, remove_site, rotate_key
-from fedgen.federate.deploy.processes import Processes
+from fedgen.federate.deploy.processes import Processes, free_port
 from fedgen.federate.deploy.record import DEPLOYMENT, new_deployment
+from fedgen.federate.deploy.scripts import PORT_VARIABLE
 from fedgen.federate.deploy.superlink import SuperLink, register_keys
 from fedgen.federate.gate import gate
 from fedgen.federate.server.status import Status
@@ -21,7 +24,10 @@ from helpers import small_data, small_setup
 
 @pytest.mark.slow
 @pytest.mark.waits
-def test_sites_come_and_go_and_get_other_keys_while_a_run_goes_on(tmp_path: Path) -> None:
+def test_sites_come_and_go_and_get_other_keys_while_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PORT_VARIABLE, str(free_port()))  # another program may have the usual one
     setup = small_setup("fedavg", users=3, active=3, rounds=200, eval_every=200)
     folders, port = write(
         tmp_path / "federation", setup, small_data(), min_sites=1, round_timeout=600.0, join_timeout=600.0
@@ -74,6 +80,41 @@ def test_sites_come_and_go_and_get_other_keys_while_a_run_goes_on(tmp_path: Path
         events = server_events(processes)
     assert [e["round"] for e in events if e["event"] == "done"] == list(range(len(done(processes)))), "none was lost"
     assert not [e for e in events if e["event"] in ("refused", "ended", "excluded")]
+
+
+@pytest.mark.slow
+@pytest.mark.waits
+def test_a_run_that_is_started_twice_killed_and_moved_goes_on(tmp_path: Path) -> None:
+    setup = small_setup("fedavg", users=2, active=2, rounds=200, eval_every=200)
+    folders, port = write(tmp_path / "federation", setup, small_data(), min_sites=1, join_timeout=600.0)
+
+    def start(processes: Processes) -> None:
+        processes.start_superlink()
+        processes.register()
+        for name in ("site-0", "site-1"):
+            processes.start_site(name)
+        processes.submit("run")
+
+    with running(folders, port) as processes:
+        start(processes)
+        until(lambda: done(processes), round=0)
+        processes.submit("run")
+        reason = until(lambda: server_events(processes), event="ended")["reason"]
+        status = Status(folders.server)
+        status.update()
+        assert (" is in use: process " in reason, status.run.state) == (True, "running")
+        os.kill(until(lambda: server_events(processes), event="started")["pid"], signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE
+        while status.run.state == "running" and time.monotonic() < deadline:
+            time.sleep(0.1)
+            status.update()
+        assert status.run.state == "interrupted; server/run.sh resumes it"
+        before = len(done(processes))
+    moved = Folders(folders.root.rename(tmp_path / "else where"))
+    with running(moved, port) as processes:
+        start(processes)
+        until(lambda: done(processes), round=before)
+        assert [event["event"] for event in server_events(processes)].count("resumed") == 1
 
 
 def done(processes: Processes) -> list[dict]:

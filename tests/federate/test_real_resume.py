@@ -126,7 +126,7 @@ def strangers(tmp_path: Path, folders: Folders, port: int) -> Folders:
     for number, name in enumerate(names):
         write_site(theirs, SiteSettings(name=name, number=number, data="data.npz"))
         script = theirs.site(name) / "start.sh"
-        impatient = script.read_text().replace('"$@"', "--max-retries 1").replace("FEDGEN_TRIES:-20", "FEDGEN_TRIES:-1")
+        impatient = script.read_text().replace('"$@"', "--max-retries 1").replace("FEDGEN_TRIES:-80", "FEDGEN_TRIES:-1")
         script.write_text(impatient)
     (theirs.site("unregistered") / "ca.crt").write_bytes((folders.authority / "ca.crt").read_bytes())
     return theirs

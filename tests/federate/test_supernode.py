@@ -58,13 +58,13 @@ def test_a_supernode_starts_without_jax() -> None:
 
 
 class _Failing(BaseHTTPRequestHandler):
-    """A SuperLink that takes a site in, and fails when the site asks for messages."""
+    """A SuperLink that takes a site in, and fails, as the server's `status` says, when the site asks for messages."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
         response = _RESPONSES.get(self.path)
         content = b"" if response is None else response.SerializeToString()
-        self.send_response(500 if response is None else 200)
+        self.send_response(self.server.status if response is None else 200)  # type: ignore[attr-defined]
         self.send_header("content-type", PROTOBUF_MEDIA_TYPE)
         self.send_header("content-length", str(len(content)))
         self.end_headers()
@@ -82,11 +82,14 @@ _RESPONSES: dict[str, Any] = {
 }
 
 
-def test_start_sh_starts_flowers_supernode_anew_after_an_error(tmp_path: Path) -> None:
-    """Flower's own command would stay after this one for ever."""
+@pytest.mark.parametrize(("status", "code", "said"), [(500, 1, "500 Internal Server Error"), (401, 0, "")])
+def test_start_sh_starts_flowers_supernode_anew_after_an_error(
+    status: int, code: int, said: str, tmp_path: Path
+) -> None:
+    """Flower's own command would stay for ever after one of 500, and interrupts itself after one of 401."""
     folders = Folders(tmp_path)
     with ThreadingHTTPServer(("127.0.0.1", 0), _Failing) as server:
-        server.asked = []  # type: ignore[attr-defined]
+        server.asked, server.status = [], status  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         write_scripts(folders, ["north"], Endpoints("", 0, f"127.0.0.1:{server.server_port}"))
         more = {"FEDGEN_TRIES": "2", "FEDGEN_PAUSE": "0", PORT_VARIABLE: str(free_port())}
@@ -98,6 +101,6 @@ def test_start_sh_starts_flowers_supernode_anew_after_an_error(tmp_path: Path) -
         server.shutdown()
         assert server.asked.count(PULL_MESSAGE) == 2, done.stderr  # type: ignore[attr-defined]
     assert done.returncode == 1
-    assert "500 Internal Server Error" in done.stderr
-    assert "SuperNode ended with code 1" in done.stdout
+    assert said in done.stderr
+    assert f"SuperNode ended with code {code}; trying again" in done.stdout
     assert "not connected after 2 tries" in done.stdout

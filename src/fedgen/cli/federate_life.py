@@ -81,12 +81,18 @@ def rotate_key(folder: Root, name: Site, public_key: OwnKey = None) -> None:
     """
     flower_is_installed()
     from fedgen.federate.deploy.folders import existing_federation
-    from fedgen.federate.deploy.members import rotate_key
+    from fedgen.federate.deploy.members import KeyTakenError, rotate_key
 
     raise_again()
     folders = existing_federation(folder)
-    place = rotate_key(folders, name, public_key)
-    _say(f"The key of {name} is replaced; the gate refuses the old one.")
+    try:
+        place = rotate_key(folders, name, public_key)
+        _say(f"The key of {name} is replaced; the gate refuses the old one.")
+    except KeyTakenError as error:
+        if error.site != name:
+            raise
+        place = None
+        _say(f"This is done: {public_key} is the key that {name} has already.")
     _tell_superlink(folders.server)
     if place is not None:
         _say(f"Send site.key and site.pub in {place} to the site over a channel that you trust; then delete {place}.")
@@ -126,10 +132,13 @@ def register(folder: Root) -> None:
     """
     flower_is_installed()
     from fedgen.federate.deploy.folders import existing_federation
-    from fedgen.federate.deploy.superlink import register_keys
+    from fedgen.federate.deploy.superlink import NotRunningError, register_keys
 
     raise_again()
-    done = register_keys(existing_federation(folder).server)
+    try:
+        done = register_keys(existing_federation(folder).server)
+    except NotRunningError as error:
+        raise FedgenError(f"{error}; start server/superlink.sh first, then call server/register.sh again") from error
     for line in done or ["SuperLink knows all keys already"]:
         _say(f"{line}.")
 
@@ -179,8 +188,9 @@ def doctor(
 ) -> None:
     """Check everything that a site needs, and say what is wrong and what to do. Run it at the site.
 
-    Versions, key, name, port, certificate, clock, whether gate and SuperLink know the key, data, labels and model. Nothing
-    is changed, and no data is sent. The exit code is 1 if something is wrong.
+    Versions, key, the port for the site's own processes, the server's name, port and certificate, clock, whether gate and
+    SuperLink know the key, data, labels and model. Nothing is changed, and no data is sent. The exit code is 1 if something
+    is wrong.
     """
     flower_is_installed()
     from fedgen.federate.site.doctor import examine
@@ -218,7 +228,7 @@ def _tell_superlink(server: Path) -> None:
         _say("SuperLink does not run: when server/superlink.sh does, run server/register.sh once.")
     except FedgenError as error:
         raise FedgenError(
-            f"the folders are changed, but SuperLink does not know it yet: {error}; then run server/register.sh"
+            f"the folders are changed, but SuperLink does not know all of it yet: {error}; then run server/register.sh"
         ) from error
 
 

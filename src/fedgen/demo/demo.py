@@ -8,7 +8,8 @@ from fedgen.data.dataset import Dataset
 from fedgen.demo.compare import RoundDifference, differences
 from fedgen.demo.divide import deal_out, needs_proxy
 from fedgen.errors import FedgenError
-from fedgen.federate.deploy.folders import Folders, write_connection, write_keys
+from fedgen.federate.deploy.connection import write_connection
+from fedgen.federate.deploy.folders import Folders, write_keys
 from fedgen.federate.deploy.processes import Processes, free_port, processes_of
 from fedgen.federate.deploy.scripts import Endpoints, write_scripts
 from fedgen.federate.schema import ServerSettings
@@ -33,7 +34,7 @@ def write_federation(folders: Folders, setup: Setup, dataset: Dataset, settings:
     deal_out(folders, setup, settings)
     if tls:
         write_keys(folders, names, _LOOPBACK)
-    write_connection(folders, f"127.0.0.1:{superlink}", tls)
+    write_connection(folders.server, f"127.0.0.1:{superlink}", tls)
     write_scripts(folders, names, Endpoints(address if tls else "", superlink, address))
     return port
 

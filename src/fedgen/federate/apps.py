@@ -43,7 +43,7 @@ def server_app(app: Path) -> ServerApp:
             Server(app, Path(folder), name, grid, journal).run()
         except Exception as error:
             reason = str(error) if isinstance(error, FedgenError) else f"{type(error).__name__}: {error}"
-            journal.write("ended", reason=reason)
+            journal.write("ended", reason=reason, pid=os.getpid())  # which need not be the run's own process
             raise
 
     return flower

@@ -14,7 +14,6 @@ from fedgen.federate.settings import check_config
 from fedgen.files import write_whole
 
 APP = "fedgen-federation"
-CONNECTION = "federation"  # the name of SuperLink in the server's Flower configuration
 _MODULE = '''"""{what}. The code is in the installed fedgen package; this folder holds the settings."""
 
 from pathlib import Path
@@ -100,13 +99,6 @@ def without_paths(config: RunConfig) -> RunConfig:
 def write_server(folders: Folders, settings: ServerSettings) -> None:
     """Write the server's settings."""
     write_whole(folders.server / "server.toml", commented(settings).encode())
-
-
-def write_connection(folders: Folders, address: str, tls: bool) -> None:
-    """Write Flower's configuration, by which the `flwr` command at the server finds SuperLink."""
-    trust = {"root-certificates": str(folders.server / "ca.crt")} if tls else {"insecure": True}
-    connection = {"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **trust}}}
-    write_whole(folders.server / "flower" / "config.toml", toml.dumps(connection).encode())
 
 
 def write_site(folders: Folders, settings: SiteSettings) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fedgen.config import RunConfig
+from fedgen.federate.deploy.connection import write_connection
 from fedgen.federate.deploy.folders import (
     APP,
     Folders,
@@ -10,7 +11,6 @@ from fedgen.federate.deploy.folders import (
     new_folder,
     without_paths,
     write_app,
-    write_connection,
     write_keys,
     write_server,
     write_site,
@@ -96,7 +96,7 @@ def begin(
     for number, name in enumerate(names):
         write_site(folders, SiteSettings(name=name, number=number, data="data.npz"))
     write_keys(folders, names, [host, *(h for h in ("localhost", "127.0.0.1") if h != host)])
-    write_connection(folders, f"127.0.0.1:{superlink_port}", tls=True)
+    write_connection(folders.server, f"127.0.0.1:{superlink_port}", tls=True)
     deployment = new_deployment(host, port)
     write_whole(folders.server / DEPLOYMENT, commented(deployment).encode())
     write_scripts(folders, names, Endpoints(f"{bracketed(bind)}:{port}", superlink_port, deployment.address))

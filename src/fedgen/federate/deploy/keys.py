@@ -105,15 +105,23 @@ def make_site_keys() -> tuple[bytes, bytes]:
 
 def public_keys(folder: Path) -> dict[str, bytes]:
     """The sites' public keys in a folder, by the sites' names, as Flower holds them."""
-    found = {}
+    found, damaged = readable_keys(folder)
+    for reason in damaged.values():
+        raise FedgenError(reason)
+    return found
+
+
+def readable_keys(folder: Path) -> tuple[dict[str, bytes], dict[str, str]]:
+    """The public keys as `public_keys` gives them, and why the others cannot be read, by the names of their files."""
+    found, damaged = {}, {}
     for path in sorted(folder.glob("*.pub")):
         try:
             found[path.stem] = as_pem(path.read_bytes(), path)
         except OSError as error:
-            raise FedgenError(f"{path} cannot be read: {error}{_INSTEAD}") from error
+            damaged[path.stem] = f"{path} cannot be read: {error}{_INSTEAD}"
         except FedgenError as error:
-            raise FedgenError(f"{error}{_INSTEAD}") from error
-    return found
+            damaged[path.stem] = f"{error}{_INSTEAD}"
+    return found, damaged
 
 
 def as_pem(public: bytes, path: Path) -> bytes:

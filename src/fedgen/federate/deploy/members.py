@@ -23,6 +23,14 @@ from fedgen.files import read_text, write_whole
 _UNFINISHED = "unfinished"  # what a command that is killed leaves behind
 
 
+class KeyTakenError(FedgenError):
+    """The key that a site is to get is one that `site` has already."""
+
+    def __init__(self, path: Path, site: str) -> None:
+        super().__init__(f"{path} is the key that {site} has already; every site needs its own")
+        self.site = site
+
+
 def add_site(folders: Folders, name: str, public_key: Path | None = None) -> Path:
     """Add a site and return its new folder; one that was removed before gets back its number.
 
@@ -138,7 +146,7 @@ def _own_key(folders: Folders, path: Path, besides: str = "") -> bytes:
     having = [name for name, other in keys.public_keys(folder).items() if other == pem]
     for name in having:
         if name != besides:
-            raise FedgenError(f"{path} is the key that {name} has already; every site needs its own")
+            raise KeyTakenError(path, name)
     if not having and is_retired(pem, folder):
         raise FedgenError(
             f"{path} is a key that was replaced or removed before, which SuperLink never takes again; {keys.MAKE_ONE}"

@@ -142,12 +142,18 @@ def free_port() -> int:
     It is below the range that the system uses for outgoing connections, one of which might take it meanwhile.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
-            probe.bind(("127.0.0.1", port))
-            probe.listen(1)  # which fails where somebody listens on all interfaces
+        with contextlib.suppress(OSError):
+            try_port(port)
             return port
     raise FedgenError("no port of the loopback interface is free")
+
+
+def try_port(port: int) -> None:
+    """Listen on a port of the loopback interface for a moment; an OSError says why that cannot be."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
+        probe.bind(("127.0.0.1", port))
+        probe.listen(1)  # which fails where somebody listens on all interfaces
 
 
 def _path() -> str:

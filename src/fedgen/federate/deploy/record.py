@@ -44,11 +44,15 @@ def installed() -> dict[str, str]:
 def read_deployment(folder: Path) -> Deployment:
     """The record in a folder."""
     path = folder / DEPLOYMENT
-    if not path.exists():
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         raise FedgenError(
             f"{path} is missing: write into it how sites reach the server, as two lines such as"
             ' host = "fed.example.org" and port = 8000'
-        )
+        ) from None
+    except OSError as error:
+        raise FedgenError(f"{path} cannot be read: {error.strerror}") from error
     return read_settings(path, Deployment)
 
 

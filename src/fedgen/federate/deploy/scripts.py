@@ -5,14 +5,17 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
-from fedgen.federate.deploy.folders import APP, CONNECTION, Folders
+from fedgen.federate.deploy.connection import CONNECTION
+from fedgen.federate.deploy.folders import APP, Folders
 from fedgen.federate.flower import OPENS_INTERFACES
 from fedgen.files import write_whole
 
 # Modules that run Flower's commands; they do not import JAX, for which neither has any use.
 _SUPERNODE, _SUPERLINK = "fedgen.federate.site.supernode", "fedgen.federate.gate.superlink"
 DIRECT = ("127.0.0.1", "localhost")  # what no proxy is asked for
+_CONNECTION = "fedgen.federate.deploy.connection"  # lets Flower's configuration name the certificate that is here now
 PORT_VARIABLE = "FEDGEN_PORT"  # the port that a SuperNode listens on; it must differ where several run on one machine
+DEFAULT_PORT = 9094
 _QUIET = """\
 umask 077
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
@@ -21,6 +24,7 @@ export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0
 # What runs on this machine is reached directly: Flower's clients would ask a proxy of the environment for it.
 export NO_PROXY="DIRECT,${NO_PROXY-${no_proxy-}}" no_proxy="DIRECT,${no_proxy-${NO_PROXY-}}"
 """
+# Only a signal to the script ends it: a SuperNode also ends with code 0 when SuperLink no longer knows its key.
 _PERSISTENT = """\
 tries=0 child=
 end() { kill "$child" 2>/dev/null; wait "$child"; exit 0; }
@@ -31,16 +35,17 @@ while :; do
   child=$!
   wait "$child"
   code=$?
-  [ "$code" -eq 0 ] && exit 0
+  case " $* " in *" -h "* | *" --help "* | *" --version "*) exit "$code" ;; esac
   [ $(($(date +%s) - began)) -gt 300 ] && tries=0
   tries=$((tries + 1))
-  if [ "$tries" -ge "${FEDGEN_TRIES:-20}" ]; then
-    echo "start.sh: not connected after $tries tries (the reasons are above); giving up"
-    exit "$code"
+  if [ "$tries" -ge "${FEDGEN_TRIES:-80}" ]; then
+    echo "start.sh: not connected after $tries tries (the reasons are above); giving up." \\
+      "'fedgen federate doctor .' says what is not in order"
+    exit $((code ? code : 1))
   fi
-  echo "start.sh: SuperNode ended with code $code;" \\
-    "trying again in ${FEDGEN_PAUSE:-3} seconds ($tries of ${FEDGEN_TRIES:-20})"
-  sleep "${FEDGEN_PAUSE:-3}" &
+  pause=${FEDGEN_PAUSE:-$((tries < 20 ? 3 * tries : 60))}
+  echo "start.sh: SuperNode ended with code $code; trying again in $pause seconds ($tries of ${FEDGEN_TRIES:-80})"
+  sleep "$pause" &
   child=$!
   wait "$child"
 done
@@ -92,6 +97,7 @@ def write_scripts(folders: Folders, sites: list[str], endpoints: Endpoints) -> N
         folders.server / "run.sh",
         "Start a run, or resume the one of this name: run.sh [NAME]. Its folder is runs/NAME.",
         f"""\
+        python3 -P -m {_CONNECTION} || exit
         exec flwr run ../{APP} {CONNECTION} --run-config "run=\\"${{1:-run}}\\""
         """,
     )
@@ -108,7 +114,7 @@ def write_site_script(folders: Folders, name: str, address: str, *, tls: bool = 
         _PERSISTENT.replace(
             "COMMAND",
             f"python3 -P -m {_SUPERNODE} --superlink {shlex.quote(address)} {trust} \\\n"
-            f'    --port "${{{PORT_VARIABLE}:-9094}}" --node-config "folder=\\"$PWD\\""',
+            f'    --port "${{{PORT_VARIABLE}:-{DEFAULT_PORT}}}" --node-config "folder=\\"$PWD\\""',
         ),
     )
 

@@ -7,9 +7,8 @@ from typing import Any
 import httpx
 
 from fedgen.errors import FedgenError
-from fedgen.federate.deploy.edit import read_values
-from fedgen.federate.deploy.folders import CONNECTION
-from fedgen.federate.deploy.keys import public_keys
+from fedgen.federate.deploy.connection import read_connection
+from fedgen.federate.deploy.keys import readable_keys
 from fedgen.federate.deploy.turns import changing
 from fedgen.federate.flower import (
     CONTROL_LIST_NODES,
@@ -38,7 +37,7 @@ class SuperLink:
     """What the server's operator may ask of SuperLink; `folder` is the server's."""
 
     def __init__(self, folder: Path) -> None:
-        about = read_values(folder / "flower" / "config.toml").get("superlink", {}).get(CONNECTION, {})
+        about = read_connection(folder)
         self._address = str(about.get("address", ""))
         if not self._address:
             raise FedgenError(f"{folder / 'flower/config.toml'} does not say where SuperLink listens")
@@ -78,18 +77,21 @@ class SuperLink:
 def register_keys(folder: Path) -> list[str]:
     """Let SuperLink know exactly the keys of the server's folder; returns what was changed, a sentence for each.
 
-    Keys of sites that were removed, and keys that were replaced, are unregistered.
+    Keys of sites that were removed, and keys that were replaced, are unregistered. One that cannot be registered does
+    not hinder the others: the error comes when all else is done.
     """
     with changing(folder):
         return _register_keys(folder)
 
 
 def _register_keys(folder: Path) -> list[str]:
-    sites = read_settings(folder / "server.toml", ServerSettings).sites
-    superlink, keys = SuperLink(folder), public_keys(folder / "keys")
-    nodes, done = superlink.nodes(), []
+    settings = read_settings(folder / "server.toml", ServerSettings)
+    keys, damaged = readable_keys(folder / "keys")
+    _check_complete(folder / "keys", settings, {*keys, *damaged})
+    superlink = SuperLink(folder)
+    nodes, done, wrong = superlink.nodes(), [], list(damaged.values())
     for node in nodes:
-        if node.name in sites and keys.get(node.name) != node.public_key:
+        if node.name in settings.sites and node.name not in damaged and keys.get(node.name) != node.public_key:
             superlink.unregister(node.node_id)
             done.append(f"SuperLink no longer knows the old key of {node.name}")
     known = {node.public_key for node in nodes}
@@ -100,9 +102,24 @@ def _register_keys(folder: Path) -> list[str]:
             except NotRunningError:
                 raise
             except FedgenError as error:
-                raise FedgenError(
+                wrong.append(
                     f"the key of {name} was not registered ({error}); a key that was once removed is never taken again:"
                     f" `fedgen federate rotate-key` gives {name} a new one"
-                ) from error
-            done.append(f"SuperLink knows the key of {name}")
+                )
+            else:
+                done.append(f"SuperLink knows the key of {name}")
+    if wrong:
+        raise FedgenError("; ".join([*wrong, *(f"done: {line}" for line in done)]))
     return done
+
+
+def _check_complete(folder: Path, settings: ServerSettings, there: set[str]) -> None:
+    """Refuse to go on without a site's key: SuperLink would forget it, and never take it again."""
+    belong = [name for name in settings.sites if name not in settings.removed and settings.authenticated]
+    missing = [str(folder / f"{name}.pub") for name in belong if name not in there]
+    if missing:
+        raise FedgenError(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; nothing was changed at SuperLink,"
+            " which would never take such a key again: put it back from a backup (the site has the same as site.pub),"
+            " or give an `add-site`, `remove-site` or `rotate-key` that was interrupted again"
+        )

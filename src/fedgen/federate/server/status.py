@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 
 from fedgen.errors import FedgenError
+from fedgen.federate.deploy.process_tree import is_running
 from fedgen.federate.deploy.superlink import SuperLink
 from fedgen.federate.flower import HEARTBEAT_PATIENCE, NodeInfo, NodeStatus
 from fedgen.federate.journal import GATE_JOURNAL
@@ -16,6 +17,7 @@ from fedgen.federate.schema import ServerSettings, read_settings
 from fedgen.federate.server.tail import Tail
 
 _SCORES = ("accuracy", "accuracy_users", "accuracy_seen_labels", "accuracy_matching")
+_CLOCK = 60.0  # seconds by which the clock may have been set forward since a run began
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Status:
         self._present: set[str] = set()
         self._asked: dict[str, float] = {}  # by site: when; of those whose answer is waited for
         self._durations: list[float] = []
-        self._pid = 0
+        self._pid, self._began = 0, 0.0  # the run's process, and when it said so
         self._ended = False
         self._earlier: dict[str, tuple[int, int]] = {}  # bytes up and down before the gate was last opened
 
@@ -101,9 +103,10 @@ class Status:
             self._begin(event)
         elif kind == "round":
             self._asked.update(dict.fromkeys(map(str, event.get("cohort", ())), when))
-            self.run.note = ""
+            self.run.note, self._ended = "", False
         elif kind == "done":
             self._asked.clear()
+            self._ended = False
             self.run.round = int(event["round"]) + 1
             self._durations = [*self._durations[-9:], float(event.get("seconds", 0))]
             self.run.seconds = sum(self._durations) / len(self._durations)
@@ -116,9 +119,10 @@ class Status:
             self.run.note = f"the round is tried again: {event.get('good')} of {event.get('needed')} updates are good"
         elif kind == "unchanged":
             self.run.note = str(event.get("reason", ""))
-        elif kind in ("finished", "ended"):
-            self._ended = True
-            self.run.state = kind if kind == "finished" else f"ended: {event.get('reason', '')}"
+        elif kind == "finished":
+            self._ended, self.run.state = True, kind
+        elif kind == "ended":
+            self._end(event)
         if site is not None:
             self._site_event(site, kind, when, event)
 
@@ -159,10 +163,19 @@ class Status:
                 site.failures = site.refusals = site.strikes = 0
                 site.excluded, site.round, site.trouble = False, None, ""
         self.run.round = int(event.get("round", 0))
-        self.run.state, self.run.note, self._ended, self._pid = "running", "", False, int(event.get("pid", 0))
+        self.run.state, self.run.note, self._ended = "running", "", False
+        self._pid, self._began = int(event.get("pid", 0)), float(event.get("time", 0))
         self._present.clear()
         self._asked.clear()
         self._durations = []
+
+    def _end(self, event: dict[str, Any]) -> None:
+        """The run's process ends, or another one that did not get as far as to begin or resume a run."""
+        name, reason = str(event.get("run", "")), str(event.get("reason", ""))
+        if self.run.name and (name, event.get("pid", self._pid)) != (self.run.name, self._pid):
+            self.run.note = f"another start, of run {name}, ended: {reason}"
+        else:
+            self._ended, self.run.state = True, f"ended: {reason}"
 
     def _gate_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "open":  # its counts begin anew
@@ -203,8 +216,12 @@ class Status:
                 site.state = "away" if site.last_seen else "never seen"
 
     def _alive(self) -> bool:
-        """Whether the server's process of the latest run is still there."""
-        return not self._ended and psutil.pid_exists(self._pid)
+        """Whether the server's process of the latest run is still there, and not a later one with its pid."""
+        try:
+            process = psutil.Process(self._pid)
+            return not self._ended and is_running(process) and process.create_time() < self._began + _CLOCK
+        except psutil.NoSuchProcess:
+            return False
 
     def _seen(self, site: SiteStatus, when: float) -> None:
         site.last_seen = max(when, site.last_seen or 0.0)

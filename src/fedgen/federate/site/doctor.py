@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import os
 import socket
 import ssl
 import stat
@@ -23,7 +24,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedgen.errors import FedgenError
+from fedgen.federate.deploy.processes import try_port
 from fedgen.federate.deploy.record import Deployment, installed, read_deployment
+from fedgen.federate.deploy.scripts import DEFAULT_PORT, PORT_VARIABLE
 from fedgen.federate.deploy.site_folder import EXPECTED
 from fedgen.federate.flower import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
@@ -64,22 +67,34 @@ Check = Callable[[], Iterator[Finding]]
 
 def examine(folder: Path) -> Iterator[Finding]:
     """The findings about a site's folder, one after the other; they end early where nothing else can be checked."""
+    sent = "give the folder that the server's operator sent, unchanged"
     try:
         settings = read_settings(folder / "site.toml", SiteSettings)
-        deployment = read_deployment(folder / EXPECTED)
     except FedgenError as error:
-        yield Finding("wrong", "folder", str(error), "give the folder that the server's operator sent, unchanged")
+        yield Finding("wrong", "folder", str(error), sent)
         return
-    yield Finding("ok", "folder", f"site {settings.name}, number {settings.number}, of {deployment.address}")
-    yield from _versions(deployment)
+    deployment = None
+    try:
+        deployment = read_deployment(folder / EXPECTED)
+        yield Finding("ok", "folder", f"site {settings.name}, number {settings.number}, of {deployment.address}")
+        yield from _versions(deployment)
+    except FedgenError as error:
+        advice = f"{sent}; the user that runs start.sh must be able to read all of it (chown, or chmod -R u+rwX)"
+        yield Finding("wrong", "folder", str(error), advice)
     key = None
     for found in _own_key(folder):
         if isinstance(found, Finding):
             yield found
         else:
             key = found
-    yield from _connection(folder, deployment, key)
-    yield from _data_and_model(folder, settings)
+    yield _own_port()
+    if deployment is None:
+        yield Finding("skipped", "server", "it is not known where the server is")
+    else:
+        yield from _connection(folder, deployment, key)
+    for found in _data_and_model(folder, settings):
+        unknown = deployment is None and found.what == "settings"  # which are beside it: this was said above
+        yield found._replace(state="skipped", advice="") if unknown else found
 
 
 def _versions(deployment: Deployment) -> Iterator[Finding]:
@@ -124,6 +139,23 @@ def _own_key(folder: Path) -> Iterator[Any]:
             advice = "`ssh-keygen -y -f site.key > site.pub` writes the right one; it is only there to be sent"
             yield Finding("warning", "key", "site.pub is not the public key of site.key", advice)
     yield key
+
+
+def _own_port() -> Finding:
+    """Whether a SuperNode can listen where its own child processes reach it."""
+    said, what = os.environ.get(PORT_VARIABLE) or str(DEFAULT_PORT), "own port"
+    if not (said.isdecimal() and 0 < int(said) < 65536):
+        return Finding("wrong", what, f"{PORT_VARIABLE} is '{said}', no port", "set it to a number from 1024 to 65535")
+    try:
+        try_port(int(said))
+    except OSError as error:
+        advice = (
+            "it may be taken by this site's own SuperNode, which runs already; else set"
+            f" {PORT_VARIABLE} to the number of a free port where start.sh is started (under systemd: in the file"
+            " `environment`)"
+        )
+        return Finding("warning", what, f"127.0.0.1:{said} cannot be used: {error.strerror or error}", advice)
+    return Finding("ok", what, f"127.0.0.1:{said} is free")
 
 
 def _connection(folder: Path, deployment: Deployment, key: ec.EllipticCurvePrivateKey | None) -> Iterator[Finding]:
