@@ -32,8 +32,17 @@ class Registry(MutableMapping[str, T]):
     `registry["name"] = function` adds one for this process.
     """
 
-    def __init__(self, kind: str, built_in: Mapping[str, str], *, group: str = "", addresses: bool = True) -> None:
+    def __init__(
+        self,
+        kind: str,
+        built_in: Mapping[str, str],
+        *,
+        group: str = "",
+        addresses: bool = True,
+        why_not: Callable[[Any], str | None] = lambda found: None,
+    ) -> None:
         self.kind, self.group, self.addresses = kind, group, addresses
+        self._why_not = why_not  # what is wrong with something that is callable, as the end of a sentence
         self._built_in = dict(built_in)
         self._added: dict[str, T] = {}
 
@@ -120,6 +129,8 @@ class Registry(MutableMapping[str, T]):
             ) from error
         if not callable(found):
             raise FedgenError(f"{self.kind} '{name}' is of type {type(found).__name__}; it must be a function")
+        if wrong := self._why_not(found):
+            raise FedgenError(f"{self.kind} '{name}' {wrong}")
         return cast(T, found)
 
 

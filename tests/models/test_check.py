@@ -215,8 +215,99 @@ def test_numbers_below_an_embedding_are_refused() -> None:
         with_tokens(Tokens((30,)), [[1, 2, -100, 0], [4, 9, 1, 1]])
 
 
+class Words(eqx.Module):
+    """The mean of a text's embedded words."""
+
+    table: eqx.nn.Embedding
+
+    def __call__(self, words: jax.Array, *, key: Any = None) -> jax.Array:
+        return jax.vmap(self.table)(words).mean(0)
+
+
+def _embedded_by_equinox(key: jax.Array) -> eqx.nn.Sequential:
+    return eqx.nn.Sequential([Words(eqx.nn.Embedding(30, 4, key=key)), eqx.nn.Linear(4, 3, key=key)])
+
+
+class Handled(nn.Module):
+    """Knows negative numbers."""
+
+    how: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        table = nn.Embed(30, 4)
+        places = {"remainder": x % 30, "least": jnp.maximum(x, 0), "shifted": x + 3, "masked": x}[self.how]
+        known = table(places) * (x >= 0)[..., None] if self.how == "masked" else table(places)
+        return nn.Dense(3)(known.mean(1))
+
+
+MISSING = [[1, 2, -1, 0], [4, 9, 1, 1], [3, 3, -1, 2]]
+
+
+@pytest.mark.parametrize("model", [Tokens((30,)), Tokens((8, 12, 30, 5)), _embedded_by_equinox])
+def test_a_negative_word_that_would_be_counted_from_the_end_is_refused(model: Any) -> None:
+    with pytest.raises(
+        FedgenError, match=r"takes the number -1 for 29, counted from the end of its 30 rows; .* from 0"
+    ):
+        with_tokens(model, MISSING)
+
+
+def test_torchs_embeddings_refuse_negative_words() -> None:
+    with pytest.raises(FedgenError, match=r"NaN for a sample with the number -1; an embedding has rows from 0 on"):
+        with_tokens(TorchTokens(30), MISSING)
+
+
+@pytest.mark.parametrize("how", ["remainder", "least", "shifted", "masked"])
+def test_negative_words_that_a_network_knows_pass(how: str) -> None:
+    with_tokens(Handled(how), MISSING)
+
+
+def test_the_number_that_a_table_has_not_is_named_and_not_a_larger_one() -> None:
+    with pytest.raises(FedgenError, match=r"the number 9; .* here 10 rows"):
+        with_tokens(Tokens((60, 9, 3, 3)), [[50, 9, 1, 0], [1, 2, 0, 0]])
+
+
+class Table(torch.nn.Module):
+    """Two measurements and a category."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kind, self.head = torch.nn.Embedding(5, 4), torch.nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([x[:, :2], self.kind(x[:, 2].long())], 1))
+
+
+class FlaxTable(nn.Module):
+    """The same in Flax."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Dense(3)(jnp.concatenate([x[:, :2], nn.Embed(5, 4)(x[:, 2].astype(int))], 1))
+
+
+@pytest.mark.parametrize("model", [Table(), FlaxTable()])
+def test_a_category_among_measurements_is_checked(model: Any) -> None:
+    rows = np.array([[0.5, 70, 4], [-1.5, 30, 0], [0.1, -20, 1]], np.float32)
+    with_tokens(model, rows)
+    too_large, missing = rows.copy(), rows.copy()
+    too_large[1, 2], missing[2, 2] = 7, -1
+    with pytest.raises(FedgenError, match=r"the number 7 in column 2 \(the first is 0\); .* here 8 rows"):
+        with_tokens(model, too_large)
+    with pytest.raises(FedgenError, match=r"the number -1 (for 4|in column 2 \(.*\)( for 4)?).* from 0"):
+        with_tokens(model, missing)
+
+
+def test_a_table_of_measurements_may_have_any_numbers() -> None:
+    rows = np.array([[0.5, 70, -4], [-1.5, 30, 0], [0.1, -20, 1]], np.float32)
+    with_tokens(nn.Sequential([nn.Dense(5), nn.relu, nn.Dense(3)]), rows)
+
+
 NETS = """
 import equinox as eqx
+import flax.linen as nn
+import jax
+import torch
 from flax import nnx
 
 
@@ -241,6 +332,39 @@ def raises(sample, classes):
 
 
 number = 3
+
+
+class Module(eqx.Module):
+    weight: jax.Array
+
+    def __init__(self, key):
+        self.weight = jax.random.normal(key, (3, 64))
+
+    def __call__(self, x):
+        return self.weight @ x
+
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x, *, train=False):
+        return nn.Dense(3)(x)
+
+
+class Torch(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(64, 3)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+class Wide(Torch):
+    def __init__(self, width=3, depth=2):
+        raise ValueError(f"{width} is no width")
+
+
+equinox, linen, of_torch = eqx.nn.MLP(64, 3, 5, 1, key=jax.random.key(0)), Linen(), Torch()
 """
 
 
@@ -281,3 +405,25 @@ def test_mistakes_in_a_named_network_name_it(nets: None) -> None:
         model_by_name("key_nets:raises", SAMPLE, 4, {})
     with pytest.raises(FedgenError, match=r"^model 'key_nets:number' is of type int; it must be a function$"):
         resolve({"model": "key_nets:number", "algorithms": ["fedavg"]})
+
+
+BUILD = r"name a function that makes the network: def build\(sample, classes\): return \.\.\.$"
+
+
+@pytest.mark.parametrize("name", ["equinox", "linen", "of_torch"])
+def test_a_network_in_place_of_a_function_is_said(name: str, nets: None) -> None:
+    with pytest.raises(FedgenError, match=rf"^model 'key_nets:{name}' is the network itself, a \w+; {BUILD}"):
+        resolve({"model": f"key_nets:{name}", "algorithms": ["fedavg"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Module", "is a class that does not take"),
+        ("Torch", "is a class that does not take"),
+        ("Wide", r"the class Wide is called with .* raises ValueError: \(64,\) is no width"),
+    ],
+)
+def test_a_class_in_place_of_a_function_is_said(name: str, message: str, nets: None) -> None:
+    with pytest.raises(FedgenError, match=rf"^model 'key_nets:{name}'.*{message}.*; {BUILD}"):
+        model_by_name(f"key_nets:{name}", SAMPLE, 4, {})

@@ -287,6 +287,92 @@ def test_parameters_are_split_at_the_predictor() -> None:
     np.testing.assert_allclose(stacked, np.stack([_logits(deeper, x)] * 2), atol=1e-6)
 
 
+class Scaled(nn.Module):
+    """Multiplies its logits with a learned scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.scale = nn.Linear(4, 5), nn.Linear(5, 3), nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale.exp() * self.head(torch.relu(self.body(x)))
+
+
+class Cosine(nn.Module):
+    """Compares features with a vector of each class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.z, self.w = nn.Linear(4, 5), nn.Identity(), nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(functional.normalize(self.z(torch.relu(self.body(x)))), self.w)
+
+
+class Adapted(nn.Linear):
+    """A layer with others inside."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__(fan_in, fan_out)
+        self.down, self.up = nn.Linear(fan_in, 2), nn.Linear(2, fan_out)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.up(self.down(x))
+
+
+NORMED = "parametrizations.weight.original"
+
+
+@pytest.mark.parametrize(
+    ("make", "predictor", "names"),
+    [
+        (Scaled, None, {"scale", "head.weight", "head.bias"}),
+        (Cosine, "z", {"w"}),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.utils.parametrizations.weight_norm(nn.Linear(5, 3))),
+            None,
+            {"2.bias", f"2.{NORMED}0", f"2.{NORMED}1"},
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 5), Adapted(5, 3)),
+            None,
+            {f"1.{layer}{which}" for layer in ("", "down.", "up.") for which in ("weight", "bias")},
+        ),
+        (lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), "1", {"2.weight", "2.bias"}),
+    ],
+    ids=["scale", "cosine", "weight norm", "adapted", "activation"],
+)
+def test_the_predictor_has_all_parameters_that_are_used_after_z_alone(
+    make: Callable[[], nn.Module], predictor: str | None, names: set[str]
+) -> None:
+    torch.manual_seed(0)
+    module = make()
+    model, params, statistics = _model(module, (4,), predictor=predictor)
+    assert set(params.predictor) == names
+    assert {*params.extractor, *params.predictor} == {name for name, _ in module.named_parameters()}
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
+    for train, (logits, gradients, _) in zip((False, True), _ours(model, x, y), strict=True):
+        module.zero_grad()
+        theirs, expected, _ = _theirs(module, x, y, train)
+        np.testing.assert_allclose(logits, theirs, atol=1e-5)
+        assert _distance(gradients, expected) < 1e-4
+    changed = jax.tree.map(lambda a: a + 0.1, params)
+    module.load_state_dict(model.state_dict(changed, statistics))
+    z, _ = model.extract(changed.extractor, statistics, jnp.asarray(x.numpy()), False)
+    np.testing.assert_allclose(model.predict(changed.predictor, z), _logits(module, x.numpy()), atol=1e-5)
+
+
+class Tied(nn.Module):
+    """Its head is the transpose of its first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.z = nn.Linear(4, 5, bias=False), nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(self.z(self.fc(x)), self.fc.weight.T)
+
+
 class Unrolled(nn.Module):
     """Goes through its samples one by one, which fixes the batch size in the exported graph."""
 
@@ -542,6 +628,52 @@ def test_bags_of_words_may_begin_at_offsets(learns: bool) -> None:
     np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, words), atol=1e-6)
 
 
+PLACES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
+    "embedding": lambda bags, x: functional.embedding(x, bags.weight).sum(1),
+    "bag": lambda bags, x: bags(x),
+    "index_select": lambda bags, x: bags.weight.index_select(0, x[:, 0]),
+    "gather": lambda bags, x: bags.weight.expand(len(x), 5, 3).gather(1, x[:, :1, None].expand(-1, 1, 3))[:, 0],
+}
+
+
+class Looking(nn.Module):
+    def __init__(self, how: str, mode: str) -> None:
+        super().__init__()
+        self.bags, self.fc, self.how = nn.EmbeddingBag(5, 3, mode=mode), nn.Linear(3, 2), how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(PLACES[self.how](self.bags, x))
+
+
+@pytest.mark.parametrize(("how", "mode"), [*((how, "sum") for how in PLACES), ("bag", "mean"), ("bag", "max")], ids=str)
+def test_places_that_torch_refuses_are_nan(how: str, mode: str) -> None:
+    module = Looking(how, mode)
+    model, params, statistics = _model(module, torch.zeros(3, dtype=torch.int64))
+    x = np.array([[1, 2, 3], [-1, 2, 2], [-5, 0, 0], [5, 1, 1], [4, 4, 0]])
+    z, _ = model.extract(params.extractor, statistics, jnp.asarray(x), False)
+    logits = model.predict(params.predictor, z)
+    assert np.isnan(logits).any(1).tolist() == [False, True, True, True, False]
+    np.testing.assert_allclose(logits[::4], _logits(module, x[::4]), atol=1e-6)
+    for wrong in x[1:4]:
+        with pytest.raises((IndexError, RuntimeError)):
+            _logits(module, wrong[None])
+
+
+def test_an_index_may_be_counted_from_the_end() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.fc = nn.Parameter(torch.randn(5, 3)), nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.table[x].sum(1))
+
+    module, x = Last(), np.array([[1, -1, 3], [-5, 4, 0]])
+    model, params, statistics = _model(module, torch.zeros(3, dtype=torch.int64))
+    z, _ = model.extract(params.extractor, statistics, jnp.asarray(x), False)
+    np.testing.assert_allclose(model.predict(params.predictor, z), _logits(module, x), atol=1e-6)
+
+
 def test_a_counter_may_be_a_buffer_of_floating_point_numbers() -> None:
     model, params, statistics = _model(Counting(torch.tensor(0.0)), (4,))
     for step in (1, 2):
@@ -675,6 +807,17 @@ with warnings.catch_warnings():
         (Twice(one=nn.Linear(4, 4)), {}, "'one' more than once"),
         (Pair(one=nn.Linear(4, 2)), {}, "gives a tuple"),
         (nn.Sequential(nn.Linear(4, 2)), {"sample": (3, 4)}, r"receives \(2, 3, 4\).*one vector for each sample"),
+        (
+            nn.Sequential(nn.Conv2d(1, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 3, 1), nn.Flatten()),
+            {"sample": (1, 8, 8), "predictor": "2"},
+            r"receives \(2, 8, 1, 1\) .*: flatten before it .* use the nn.Linear that it is",
+        ),
+        (Tied(), {"predictor": "z"}, "the extractor and the predictor 'z' both use the parameter 'fc.weight'"),
+        (
+            nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2)),
+            {"predictor": "1"},
+            "draws at random in training .* name a later submodule",
+        ),
         (nn.Sequential(nn.Linear(5, 2)), {}, r"does not take samples of shape \(4,\)"),
         (
             nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 2))),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 import fedgen
 from fedgen.errors import FedgenError
@@ -68,6 +69,47 @@ def _written(x: torch.Tensor, one: nn.Module, other: nn.Module) -> torch.Tensor:
 @pytest.mark.parametrize("joined", [_within, _nested, _spectral])
 def test_no_gradient_goes_through_what_is_under_no_grad(joined: Callable[..., torch.Tensor]) -> None:
     _assert_gradients_are_torchs(_net(joined))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_is_computed_again_for_the_gradient_has_torchs(reentrant: bool) -> None:
+    def joined(x: torch.Tensor, one: nn.Module, other: nn.Module) -> torch.Tensor:
+        return checkpoint(lambda h: torch.tanh(other(h)), one(x), use_reentrant=reentrant)
+
+    before = CheckpointFunction.apply
+    _assert_gradients_are_torchs(_net(joined))
+    assert CheckpointFunction.apply == before
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_that_stops_gradients_in_torch_is_refused() -> None:
+    def joined(x: torch.Tensor, one: nn.Module, other: nn.Module) -> torch.Tensor:
+        return checkpoint(one, x, use_reentrant=True) + other(x)
+
+    with pytest.raises(FedgenError, match=r"gradient of 'one\.weight' is not the derivative"):
+        fedgen.from_torch(_net(joined), sample=(4,))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_statistics_of_what_is_computed_again_move_once(reentrant: bool) -> None:
+    """PyTorch moves them again when it computes them again, for the gradient."""
+
+    def joined(x: torch.Tensor, one: nn.Module, other: nn.Module) -> torch.Tensor:
+        return checkpoint(other, one(x), use_reentrant=reentrant)
+
+    net = _net(joined)
+    net.other = nn.BatchNorm1d(4)
+    model = fedgen.from_torch(net, sample=(4,))
+    params, statistics = model.init(jax.random.key(0))
+    x = torch.randn(5, 4)
+    _, after = model.extract(params.extractor, statistics, jnp.asarray(x.numpy()), True)
+    logits = net.train()(x)
+    np.testing.assert_allclose(after["other.running_mean"], net.other.running_mean, atol=1e-6)
+    once = net.other.running_mean.clone()
+    logits.sum().backward()
+    assert not torch.allclose(net.other.running_mean, once)
 
 
 def test_gradients_go_through_what_is_written_in_place() -> None:

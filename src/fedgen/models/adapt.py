@@ -17,6 +17,7 @@ from fedgen.registry import load, needs_key
 # A module's framework -> what makes a model of it. By address, since a network's framework is all that need be there.
 _BRIDGES = {"flax": "fedgen:from_flax", "equinox": "fedgen:from_equinox", "torch": "fedgen:from_torch"}
 _CALLED = {"flax": "Flax", "equinox": "Equinox", "torch": "PyTorch"}
+BUILDER = "name a function that makes the network: def build(sample, classes): return ..."
 
 
 def as_model(thing: Any, sample: jax.ShapeDtypeStruct, classes: int, build: Callable[[], Any] | None = None) -> Model:
@@ -32,7 +33,7 @@ def as_model(thing: Any, sample: jax.ShapeDtypeStruct, classes: int, build: Call
             f"a model is given as the class {thing.__name__}; give the network, {thing.__name__}(...), or a function"
             " that makes it: lambda sample, classes: network"
         )
-    if framework := _framework(thing):
+    if framework := framework_of(thing):
         return _bridge(framework)(build if build and framework == "torch" else thing, sample=sample)
     if callable(thing):
         return _made_by(thing, sample, classes)
@@ -45,14 +46,14 @@ def model_made_by(build: Callable[..., Any], sample: jax.ShapeDtypeStruct, class
     """The model of what a function makes, of nothing or of a key; of a key, each seed starts with other parameters."""
     if needs_key(build):
         return _made_of_key(build, sample)
-    with _saying_what_it_raises(), torch_seeded(0):
+    with _saying_what_it_raises(build), torch_seeded(0):
         made = build()
     return as_model(made, sample, classes, build)
 
 
 def refuse_others(thing: Any, framework: str) -> None:
     """Refuse a module of another framework than this one."""
-    found = _framework(thing)
+    found = framework_of(thing)
     if found not in (None, framework):
         raise FedgenError(
             f"from_{framework} takes modules of {_CALLED[framework]}, and {described(thing)} is of {_CALLED[found]}:"
@@ -86,9 +87,9 @@ def why_not_taken(function: Callable[..., Any], *arguments: Any, **named: Any) -
 
 def _made_of_key(make: Callable[..., Any], sample: jax.ShapeDtypeStruct) -> Model:
     found: list[Any] = []
-    with _saying_what_it_raises():  # traced: only what kind of thing it is counts
+    with _saying_what_it_raises(make):  # traced: only what kind of thing it is counts
         jax.eval_shape(lambda key: found.append(make(key=key)), jax.random.key(0))
-    framework = _framework(found[0])
+    framework = framework_of(found[0])
     is_linen = any(kind.__module__.startswith("flax.linen") for kind in type(found[0]).__mro__)
     if framework not in ("flax", "equinox") or is_linen:
         raise FedgenError(
@@ -98,7 +99,7 @@ def _made_of_key(make: Callable[..., Any], sample: jax.ShapeDtypeStruct) -> Mode
     return _bridge(framework)(lambda key: make(key=key), sample=sample)
 
 
-def _framework(thing: Any) -> str | None:
+def framework_of(thing: Any) -> str | None:
     """Whose module it is; Equinox keeps a network's state apart from its module: (module, state)."""
     module = thing[0] if isinstance(thing, tuple) and thing else thing
     frameworks = (kind.__module__.partition(".")[0] for kind in type(module).__mro__)
@@ -110,7 +111,7 @@ def _bridge(framework: str) -> Callable[..., Model]:
 
 
 @contextmanager
-def _saying_what_it_raises() -> Iterator[None]:
+def _saying_what_it_raises(make: Callable[..., Any]) -> Iterator[None]:
     """Whatever a user's function raises is one sentence."""
     try:
         yield
@@ -119,4 +120,9 @@ def _saying_what_it_raises() -> Iterator[None]:
     except Exception as error:
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         kind = type(error).__name__
-        raise FedgenError(f"the function that makes the network raises {kind}{said and f': {said}'}") from error
+        raised = f"raises {kind}{said and f': {said}'}"
+        whole = make.func if isinstance(make, partial) else make
+        if isinstance(whole, type):
+            given = "(the sample's shape, the number of classes)"
+            raise FedgenError(f"the class {whole.__name__} is called with {given} and {raised}; {BUILDER}") from error
+        raise FedgenError(f"the function that makes the network {raised}") from error

@@ -1,4 +1,4 @@
-"""Whether a network is one that can be trained here: by shapes alone, and for texts by their numbers."""
+"""Whether a network is one that can be trained here, by shapes alone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,15 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from numpy.typing import NDArray
 
-from fedgen.core.contract import Array, Params, Task, Tree
+from fedgen.core.contract import Params, Task, Tree
 from fedgen.core.trees import named
 from fedgen.errors import FedgenError
 
 _BATCH = 2  # samples that the shapes are found with
-_POSITIONS = 32  # of a text or table, whose largest numbers are tried
 
 
 def check_model(task: Task) -> None:
@@ -45,51 +42,6 @@ def check_model(task: Task) -> None:
         raise FedgenError(
             f"the model has {logits.shape[1]} outputs and the data {task.classes} classes; they must be as many"
         )
-
-
-def check_numbers(task: Task, *parts: NDArray[Any]) -> None:
-    """Refuse a network that gives NaN for whole numbers of the data, as JAX does beyond the rows of an embedding.
-
-    It is evaluated, with any parameters, on the samples that have the largest number of a position, for in a table each
-    column may have an embedding of its own, and on the one with the smallest of all. PyTorch raises an error there.
-    """
-    prepared = jax.eval_shape(task.prepare, jax.ShapeDtypeStruct((_BATCH, *task.sample.shape), task.sample.dtype))
-    if not jnp.issubdtype(prepared.dtype, jnp.integer):
-        return
-    extreme = np.concatenate([_extreme(x) for x in parts if len(x)])
-    model = task.model
-    form = jax.eval_shape(model.init, jax.random.key(0))
-    params, statistics = jax.tree.map(lambda a: np.full(a.shape, 0.01, a.dtype), form)
-
-    @jax.jit
-    def is_nan(params: Params, statistics: Tree, x: Array) -> Array:
-        z, _ = model.extract(params.extractor, statistics, task.prepare(x), False)
-        return jnp.isnan(model.predict(params.predictor, z)).any(1)
-
-    usual = np.concatenate([np.zeros_like(extreme[:1]), np.ones_like(extreme[:1])])
-    found = np.asarray(is_nan(params, statistics, np.concatenate([usual, extreme])))
-    if found[: len(usual)].all() or not found[len(usual) :].any():
-        return
-    wrong = extreme[found[len(usual) :]]
-    largest, least = int(wrong.max()), int(wrong.min())
-    if least < 0:
-        raise FedgenError(
-            f"the network gives NaN for a sample with the number {least}; an embedding has rows from 0 on, so number"
-            " the words or categories from 0"
-        )
-    raise FedgenError(
-        f"the network gives NaN for a sample with the number {largest}; an embedding needs a row for each number from"
-        f" 0, here {largest + 1} rows"
-    )
-
-
-def _extreme(x: NDArray[Any]) -> NDArray[Any]:
-    """The samples with the largest number of a position, of the positions with the largest, and with the smallest."""
-    rows = x.reshape(len(x), -1)
-    at = rows.argmax(0)
-    positions = np.argsort(-rows[at, np.arange(rows.shape[1])], kind="stable")[:_POSITIONS]
-    found: NDArray[Any] = np.asarray(x[[*at[positions], int(rows.argmin()) // rows.shape[1]]])
-    return found
 
 
 def _checked_start(made: Any) -> tuple[Params, Tree]:

@@ -16,7 +16,7 @@ from fedgen.core.contract import Array, Federation, Model, Task
 from fedgen.data.dataset import Dataset
 from fedgen.errors import FedgenError
 from fedgen.models import MODELS
-from fedgen.models.adapt import as_model, model_made_by
+from fedgen.models.adapt import BUILDER, as_model, model_made_by
 from fedgen.models.autotune import chooser
 from fedgen.models.network import is_pixels
 from fedgen.models.precision import at_precision
@@ -53,6 +53,10 @@ def model_by_name(name: str, sample: jax.ShapeDtypeStruct, classes: int, options
     try:
         inspect.signature(builder).bind(sample.shape, classes, **options, **key)
     except TypeError as error:
+        if isinstance(builder, type):
+            raise FedgenError(
+                f"model '{name}' is a class that does not take (the sample's shape, the number of classes); {BUILDER}"
+            ) from error
         raise FedgenError(f"model '{name}' with options {dict(options)}: {error}") from error
     try:
         return model_made_by(partial(builder, sample.shape, classes, **options), sample, classes)

@@ -16,7 +16,8 @@ from fedgen.config import PER_ALGORITHM, RunConfig
 from fedgen.core.contract import Algorithm, Array, Federation, Task
 from fedgen.data.dataset import DataForm, Dataset
 from fedgen.data.federated import Division, gather
-from fedgen.models.check import check_model, check_numbers
+from fedgen.models.check import check_model
+from fedgen.models.check_numbers import check_numbers
 from fedgen.runs.division import check_finite, divide_all, keep_partition, load_dataset
 from fedgen.runs.options import check_headline, options_for
 from fedgen.runs.privacy import guarantee

@@ -43,7 +43,7 @@ from fedgen.federate.schema import SiteSettings, read_settings
 from fedgen.federate.settings import AppSettings
 from fedgen.federate.site.data import SiteData, load_site_data
 from fedgen.federate.site.proxy import proxy_of, trouble_through_proxy, where_set
-from fedgen.models.check import check_numbers
+from fedgen.models.check_numbers import check_numbers
 
 _TIMEOUT = 15.0  # seconds
 _AHEAD, _BEHIND = SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE

@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.func import functional_call
 from torch.fx import Graph, Interpreter
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils.checkpoint import CheckpointFunction
 
 from fedgen.errors import FedgenError
 from fedgen.models.torch.graph import Part, part
@@ -156,7 +157,7 @@ class Exporter:
     def _program(self, train: bool, batch: int, shapes: Any) -> Any:
         x = self._example.expand(batch, *self._example.shape).clone()
         self._module.train(train)
-        with quiet(), _no_graphs(), no_fast_path():
+        with quiet(), _no_graphs(), no_fast_path(), _nothing_recomputed():
             program = torch.export.export(self._module, (x,), dynamic_shapes=shapes)
             _stop_gradients(program.graph_module)
             # What has a counterpart stays as it is; the rest is decomposed until it has one.
@@ -299,6 +300,23 @@ def _no_graphs() -> Iterator[None]:
             yield
     finally:
         log.setLevel(level)
+
+
+@contextlib.contextmanager
+def _nothing_recomputed() -> Iterator[None]:
+    """Checkpoints by autograd.Function (use_reentrant=True) as plain calls: torch.export follows their forward pass.
+
+    That is under no_grad, so nothing would have a gradient.
+    """
+    before = CheckpointFunction.__dict__.get("apply")
+    CheckpointFunction.apply = staticmethod(lambda function, _, *arguments: function(*arguments))
+    try:
+        yield
+    finally:
+        if before is None:  # it is inherited
+            del CheckpointFunction.apply
+        else:
+            CheckpointFunction.apply = before
 
 
 @contextlib.contextmanager

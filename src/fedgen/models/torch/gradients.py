@@ -1,7 +1,7 @@
 """The gradient of an exported graph against the module's own, by PyTorch alone."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ def check_gradients(module: nn.Module, training: Exported, evaluation: Exported,
         tensors = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
         copies = {name: tensor.requires_grad_(name in learned) for name, tensor in tensors.items()}
         with saying("PyTorch cannot compute the gradient of what the module gives"):
-            own = _gradients(module.train(train)(x), [module.get_parameter(name) for name in learned])
+            own = _own_gradients(module.train(train), x, [module.get_parameter(name) for name in learned])
         found = _gradients(logits_by_torch(exported, copies, x), [copies[name] for name in learned])
     largest = max((float(gradient.norm()) for gradient in own), default=0.0)
     for name, ours, theirs in zip(learned, found, own, strict=True):
@@ -90,12 +90,42 @@ def _takes(module: nn.Module, x: torch.Tensor) -> bool:
         return False
 
 
-def _gradients(logits: torch.Tensor, learned: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _own_gradients(module: nn.Module, x: torch.Tensor, learned: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The module's own, by `backward` where a checkpoint with use_reentrant=True takes nothing else."""
+    try:
+        return _gradients(module(x), learned)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        return _gradients(module(x), learned, _by_backward)
+
+
+def _by_backward(total: torch.Tensor, learned: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+    before = [tensor.grad for tensor in learned]
+    try:
+        for tensor in learned:
+            tensor.grad = None
+        total.backward()
+        return [tensor.grad for tensor in learned]
+    finally:
+        for tensor, gradient in zip(learned, before, strict=True):
+            tensor.grad = gradient
+
+
+def _by_autograd(total: torch.Tensor, learned: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+    return torch.autograd.grad(total, learned, allow_unused=True)
+
+
+def _gradients(
+    logits: torch.Tensor,
+    learned: Sequence[torch.Tensor],
+    differentiate: Callable[[torch.Tensor, Sequence[torch.Tensor]], Sequence[torch.Tensor | None]] = _by_autograd,
+) -> list[torch.Tensor]:
     """Of a weighted sum of logits; zeros where there is none or it is no number."""
     if not logits.requires_grad:
         return [torch.zeros_like(tensor) for tensor in learned]
     weights = torch.cos(torch.arange(logits.numel())).reshape(logits.shape)
-    found = torch.autograd.grad((weights * logits).sum(), learned, allow_unused=True)
+    found = differentiate((weights * logits).sum(), learned)
     return [
         torch.zeros_like(tensor) if gradient is None else torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
         for tensor, gradient in zip(learned, found, strict=True)

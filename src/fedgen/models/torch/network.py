@@ -35,16 +35,19 @@ class Network:
         self._state = _state_of(module)
         arrays = arrays_of(module)
         learned = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-        self.extractor = [name for name in learned if not name.startswith(f"{predictor}.")]
-        self.predictor = [name for name in learned if name.startswith(f"{predictor}.")]
         # The server averages statistics, so only numbers that have a mean are among them: not BatchNorm's counter.
         updated = self._export(True).updates
         self.statistics = [name for name in updated if np.issubdtype(arrays[name].dtype, np.floating)]
+        before, after = self._needed()
+        # What neither needs goes with the submodule that it is in.
+        own = {name for name in learned if name in after or name.startswith(f"{predictor}.")} - before
+        self.extractor = [name for name in learned if name not in own]
+        self.predictor = [name for name in learned if name in own]
         variances = {self._first[name] for name in _variances(module)}
         self.never_negative = [name for name in self.statistics if name in variances]
         moving = {*learned, *self.statistics}
         self._fixed = {name: array for name, array in arrays.items() if name not in moving}
-        self._check(predictor)
+        self._check(predictor, before & after & set(learned))
         self.random, width = self._draws(arrays)
         self._check_modes(arrays, width)
         check_gradients(module, self._export(True), self._export(False), example)
@@ -105,6 +108,16 @@ class Network:
         z, _ = self._extract(of(self.extractor), of(self.statistics), x, False, draw)
         return self._predict(of(self.predictor), z, False)
 
+    def _needed(self) -> tuple[set[str], set[str]]:
+        """The parameters and buffers that the extractor needs in either mode, and those that the predictor needs."""
+        before, after = set[str](), set[str]()
+        for train in (True, False):
+            exported = self._export(train)
+            extractor = exported.extractor(self._updated(exported, train))
+            before |= {exported.tensors[name] for name in extractor.inputs if name in exported.tensors}
+            after |= {exported.tensors[name] for name in exported.predictor.inputs if name in exported.tensors}
+        return before, after
+
     def _updated(self, exported: Exported, train: bool) -> list[str]:
         return [name for name in self.statistics if train and name in exported.updates]
 
@@ -122,8 +135,11 @@ class Network:
                 found[name] = array.astype(floating) if jnp.issubdtype(array.dtype, jnp.floating) else array
         return found
 
-    def _check(self, predictor: str) -> None:
-        """Refuse what cannot be split or has no counterpart, before anything is computed."""
+    def _check(self, predictor: str, shared: set[str]) -> None:
+        """Refuse what cannot be split or has no counterpart, before anything is computed.
+
+        `shared` are the parameters that both the extractor and the predictor need.
+        """
         training, evaluation = self._export(True), self._export(False)
         before = training.extractor(self._updated(training, True))
         evaluated = evaluation.extractor([])
@@ -144,10 +160,15 @@ class Network:
                 f"what the module computes in training depends on its counter '{min(map(str, counters))}', which users'"
                 " averages cannot keep; make it a buffer of floating-point numbers"
             )
-        self._check_split(predictor, training, before)
-        self._check_split(predictor, evaluation, evaluated)
+        self._check_split(predictor, training)
+        self._check_split(predictor, evaluation)
+        if shared:
+            raise FedgenError(
+                f"the extractor and the predictor '{predictor}' both use the parameter '{min(shared)}'; name another"
+                " predictor"
+            )
 
-    def _check_split(self, predictor: str, exported: Exported, before: Part) -> None:
+    def _check_split(self, predictor: str, exported: Exported) -> None:
         after = {exported.tensors.get(name, name) for name in exported.predictor.inputs}
         if exported.x in after:
             raise FedgenError(
@@ -157,14 +178,6 @@ class Network:
         if norms := after & set(self._export(True).updates):
             raise FedgenError(
                 f"the predictor '{predictor}' has running statistics ({min(norms)}); name a later submodule"
-            )
-        shared = {exported.tensors.get(name) for name in before.inputs} & set(self.predictor) | after & set(
-            self.extractor
-        )
-        if shared:
-            raise FedgenError(
-                f"the extractor and the predictor '{predictor}' both use the parameter '{min(map(str, shared))}';"
-                " name another predictor"
             )
 
     def _check_modes(self, arrays: Mapping[str, np.ndarray], width: int) -> None:

@@ -1,5 +1,7 @@
 """Where a module is split: its predictor receives z, a vector for each sample, and the module gives logits."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
@@ -7,6 +9,7 @@ from torch.nn.utils.rnn import PackedSequence
 from fedgen.errors import FedgenError, unknown
 from fedgen.models.torch.export import checked_logits, no_fast_path
 
+_FLATTEN = "flatten before it (nn.Flatten), and in place of a convolution of 1 x 1 use the nn.Linear that it is"
 _ONE_LAYER = "it is a single layer: put it into an nn.Sequential, of which it is the last"
 
 
@@ -18,7 +21,7 @@ def find_predictor(module: nn.Module, name: str | None, example: torch.Tensor) -
     submodules = {path: inner for path, inner in module.named_modules() if path}
     if name is not None and name not in submodules:
         raise unknown("predictor", name, submodules)
-    watched = [path for path, inner in submodules.items() if path == name or (not name and type(inner) is nn.Linear)]
+    watched = [name] if name else _outermost_linear(submodules)
     calls: list[tuple[str, tuple[object, ...]]] = []
     packed: list[str] = []
 
@@ -58,12 +61,20 @@ def find_predictor(module: nn.Module, name: str | None, example: torch.Tensor) -
     z = given[0] if len(given) == 1 else None
     if not isinstance(z, torch.Tensor) or z.ndim != 2 or len(z) != 2:
         shown = tuple(z.shape) if isinstance(z, torch.Tensor) else f"{len(given)} arguments"
+        pooled = isinstance(z, torch.Tensor) and z.ndim > 2 and z.shape[2:].numel() == 1
+        remedy = _FLATTEN if pooled else "name a later submodule, or pool before it"
         raise FedgenError(
             f"the predictor '{found}' receives {shown} for a batch of 2; it must receive one vector for each sample:"
-            " name a later submodule, or pool before it"
+            f" {remedy}"
         )
     checked_logits(logits, 2)
     return found
+
+
+def _outermost_linear(submodules: Mapping[str, nn.Module]) -> list[str]:
+    """All `nn.Linear`, also of a subclass (with weight_norm, say), but for those that are inside another."""
+    found = [path for path, inner in submodules.items() if isinstance(inner, nn.Linear)]
+    return [path for path in found if not any(path.startswith(f"{other}.") for other in found)]
 
 
 def _called(module: nn.Module, example: torch.Tensor) -> object:

@@ -13,6 +13,7 @@ from fedgen.errors import FedgenError
 from fedgen.models.torch.operations.arithmetic import hardtanh
 from fedgen.models.torch.operations.random import Draw, dropout
 from fedgen.models.torch.operations.reductions import safe_softmax, softmax
+from fedgen.models.torch.operations.shapes import from_start
 from fedgen.models.torch.registry import operation
 
 
@@ -73,7 +74,7 @@ def embedding(
     weight: Array, places: Array, padding: int = -1, by_frequency: bool = False, sparse: bool = False
 ) -> Array:
     """Rows of a table; that of the padding, where there is one, does not learn."""
-    rows = jnp.take(weight, places, axis=0)
+    rows = jnp.take(weight, from_start(places, len(weight)), axis=0)
     return rows if padding < 0 else jnp.where((places == padding)[..., None], lax.stop_gradient(rows), rows)
 
 
@@ -86,14 +87,15 @@ def embedding_bag(
     starts = offsets[:-1] if last_offset else offsets
     count, order = len(starts), jnp.arange(len(places))
     bag = jnp.searchsorted(starts, order, side="right") - 1
-    bag = jnp.where(places == padding, count, bag)  # one bag more, for what is in none
-    rows = jnp.take(weight, places, axis=0)
+    bag = jnp.where((places == padding) & (places >= 0), count, bag)  # one bag more, for what is in none
+    rows = jnp.take(weight, from_start(places, len(weight)), axis=0)
     if mode == 2:
         largest = jax.ops.segment_max(lax.stop_gradient(rows), bag, count + 1)
         candidates = jnp.where(rows == largest[bag], order[:, None], len(places))
         first = jax.ops.segment_min(candidates, bag, count + 1)[:count]  # of equal ones, which alone learns
         found = jnp.take_along_axis(rows, jnp.minimum(first, len(places) - 1), axis=0)
-        return jnp.where(first < len(places), found, 0), None, None, None
+        found = jnp.where(first < len(places), found, 0)
+        return jnp.where(jnp.isnan(largest[:count]), largest[:count], found), None, None, None
     total = jax.ops.segment_sum(rows if factors is None else rows * factors[:, None], bag, count + 1)[:count]
     if mode == 1:
         sizes = jax.ops.segment_sum(jnp.ones(len(places), total.dtype), bag, count + 1)[:count]

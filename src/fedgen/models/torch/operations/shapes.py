@@ -197,17 +197,25 @@ def _masked(x: Array, places: Sequence[Array | None], values: Array) -> tuple[Ar
     return mask.reshape(*mask.shape, *(1,) * after), values
 
 
+def from_start(places: Array, length: int) -> Array:
+    """Places counted from the start alone: a negative one, which PyTorch refuses here, is beyond the end.
+
+    What is beyond the end is NaN, which `check_numbers` looks for.
+    """
+    return jnp.where(places < 0, length, places)
+
+
 @operation("aten.index_select.default")
 def index_select(x: Array, dim: int, places: Array) -> Array:
     """Slices along an axis, in this order."""
-    return jnp.take(x, places, axis=dim)
+    return jnp.take(x, from_start(places, x.shape[dim]), axis=dim)
 
 
 @operation("aten.gather.default")
 def gather(x: Array, dim: int, places: Array, sparse_grad: bool = False) -> Array:
     """For each place its number along an axis."""
     whole = x[tuple(slice(None) if axis == dim % x.ndim else slice(n) for axis, n in enumerate(places.shape))]
-    return jnp.take_along_axis(whole, places, axis=dim)
+    return jnp.take_along_axis(whole, from_start(places, x.shape[dim]), axis=dim)
 
 
 @operation("aten.scatter_add.default")
