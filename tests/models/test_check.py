@@ -55,6 +55,18 @@ def config() -> Any:
         (wrong(predict=lambda w, z: (z @ w)[:, 0]), r"predict gives an array of shape \(2,\).*a number for each class"),
         (wrong(predict=lambda w, z: (z @ w).argmax(1)), "predict gives an array .* of int32"),
         (wrong(predict=lambda w, z: None), "predict gives None"),
+        (
+            wrong(predict=lambda w, z: (z @ w).astype(jnp.bfloat16)),
+            r"predict gives logits of bfloat16; .* of float32: give logits.astype\(jnp.float32\)$",
+        ),
+        (
+            wrong(extract=lambda w, s, x, train: ((x.reshape(len(x), -1) @ w).astype(jnp.float16), s)),
+            r"extract gives features of float16; .* of float32: give z.astype\(jnp.float32\)$",
+        ),
+        (
+            wrong(init=lambda key: (fedgen.Params(WEIGHT["a"], WEIGHT["b"].astype(jnp.bfloat16)), ())),
+            "init gives parameters of bfloat16; they must be of float32: give .* round them in extract and predict$",
+        ),
         (wrong(predict=lambda w, z: z @ w.T), r"predict does not take features of shape \(5,\): "),
         (wrong(init=lambda key: WEIGHT), "init gives a dict; it must give"),
         (wrong(init=lambda key: (WEIGHT, ())), r"init gives a tuple of 2 \(dict, tuple\); it must give"),

@@ -1,6 +1,7 @@
 """Networks of Equinox: the same outputs, gradients and statistics as Equinox itself gives, and simulated rounds."""
 
 import doctest
+import re
 from typing import Any, Literal
 
 import equinox as eqx
@@ -15,6 +16,7 @@ import fedgen
 from fedgen.core.trees import mean, named, stack
 from fedgen.errors import FedgenError
 from fedgen.models import from_equinox
+from fedgen.models.precision import at_precision
 from helpers import SMALL, small_data
 
 KEY = jax.random.key(3)
@@ -164,14 +166,76 @@ def test_splits_of_a_sequence() -> None:
     }
 
 
+def types_of_products(traced: Any) -> set[str]:
+    return set(re.findall(r":(\w+)\[[\d,]*\] = (?:dot_general|conv_general_dilated)\[", str(traced)))
+
+
 def test_parameters_in_bfloat16_compute_in_bfloat16() -> None:
     model = fedgen.from_equinox(Net, sample=X[0])
     params, statistics = model.init(KEY)
     half = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
     x = X.astype(jnp.bfloat16)
-    z, new = jax.eval_shape(lambda p: model.extract(p, statistics, x, True, KEY), half.extractor)
-    assert z.dtype == jax.eval_shape(model.predict, half.predictor, z).dtype == jnp.bfloat16
-    assert {a.dtype for a in jax.tree.leaves(new)} == {jnp.dtype(jnp.float32)}
+    extracted = jax.make_jaxpr(lambda p: model.extract(p, statistics, x, True, KEY))(half.extractor)
+    predicted = jax.make_jaxpr(model.predict)(half.predictor, jnp.zeros((6, 5), jnp.bfloat16))
+    assert types_of_products(extracted) == types_of_products(predicted) == {"bf16"}
+    assert {a.dtype for a in (*extracted.out_avals, *predicted.out_avals)} == {jnp.dtype(jnp.float32)}
+
+
+class Plain(eqx.Module):
+    """BatchNorm and two layers, whose numbers and arithmetic may be of another type."""
+
+    norm: eqx.nn.BatchNorm
+    layers: list[eqx.nn.Linear]
+
+    def __init__(self, key: jax.Array, mode: Mode, dtype: Any) -> None:
+        keys = jax.random.split(key)
+        self.norm = eqx.nn.BatchNorm(64, axis_name="samples", momentum=0.8, dtype=dtype, mode=mode)
+        sizes = ((64, 5), (5, 4))
+        self.layers = [eqx.nn.Linear(*s, dtype=dtype, key=k) for s, k in zip(sizes, keys, strict=True)]
+
+    def __call__(self, x: jax.Array, state: eqx.nn.State) -> tuple[jax.Array, eqx.nn.State]:
+        x, state = self.norm(x.ravel().astype(self.layers[0].weight.dtype), state)
+        return self.layers[1](jax.nn.relu(self.layers[0](x))), state
+
+
+@pytest.mark.parametrize("mode", ["batch", "ema"])
+def test_batch_norm_normalises_in_float32_at_precision_bfloat16_too(mode: Mode) -> None:
+    """Its sums would be rounded to bfloat16, and in mode "ema" it compared them with averages in float32."""
+    model = fedgen.from_equinox(lambda key: Plain(key, mode, jnp.float32), sample=X[0])
+    model, exact = at_precision(model, "bfloat16"), model
+    params, statistics = model.init(KEY)
+    for _ in range(2):
+        z, statistics = model.extract(params.extractor, statistics, X, True)
+    got = np.asarray(X.astype(jnp.bfloat16), np.float64).reshape(len(X), -1)
+    share = 1.0 if mode == "ema" else 1 - 0.8**2  # mode "batch" starts at 0 and 1, and divides by this share later
+    averages = [statistics[f"norm.{mode}_state_index.{place}"] for place in (0, 1)]
+    np.testing.assert_allclose(averages[0], share * got.mean(0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(averages[1], share * got.var(0) + (0 if mode == "ema" else 0.8**2), rtol=1e-4)
+    evaluated, same = model.extract(params.extractor, statistics, X, False)
+    wanted, _ = exact.extract(params.extractor, statistics, X, False)
+    np.testing.assert_allclose(evaluated, wanted, rtol=0.02, atol=0.02)
+    assert {a.dtype for a in jax.tree.leaves((z, evaluated, statistics, same))} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.parametrize("mode", ["batch", "ema"])
+def test_a_network_in_bfloat16_trains_in_float32(mode: Mode) -> None:
+    model = fedgen.from_equinox(lambda key: Plain(key, mode, jnp.bfloat16), sample=X[0])
+    params, statistics = model.init(KEY)
+    own = model.state_dict(params, statistics)
+    assert {own[name].dtype for name in (*params.extractor, *params.predictor)} == {jnp.dtype(jnp.bfloat16)}
+
+    def loss(params: fedgen.Params) -> tuple[jax.Array, Any]:
+        z, new = model.extract(params.extractor, statistics, X, True)
+        logits = model.predict(params.predictor, z)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, Y).mean(), (z, logits, new)
+
+    gradient, (z, logits, new) = jax.jit(jax.grad(loss, has_aux=True))(params)
+    kept = jax.tree.leaves((params, statistics, gradient, z, logits, new))
+    assert {a.dtype for a in kept} == {jnp.dtype(jnp.float32)}
+    layers, flat = Plain(KEY, mode, jnp.bfloat16).layers, X.reshape(len(X), -1)
+    normal = ((flat - flat.mean(0)) / jnp.sqrt(flat.var(0) + 1e-5)).astype(jnp.bfloat16)
+    wanted = jax.vmap(lambda x: layers[1](jax.nn.relu(layers[0](x))))(normal)
+    np.testing.assert_allclose(logits, wanted.astype(jnp.float32), rtol=0.05, atol=0.03)
 
 
 def test_a_convolution_stays_one() -> None:
@@ -245,19 +309,20 @@ def test_what_cannot_be_split_is_said_in_a_sentence(module: Any, layer: str | No
 
 
 @pytest.mark.parametrize(
-    ("mode", "algorithm", "share"),
+    ("mode", "algorithm", "share", "precision"),
     [
-        ("ema", "fedavg", "all"),
-        pytest.param("ema", "fedgen", "predictor", marks=pytest.mark.slow),
-        pytest.param("batch", "fedavg", "predictor", marks=pytest.mark.slow),
-        pytest.param("batch", "fedgen", "all", marks=pytest.mark.slow),
+        ("ema", "fedavg", "all", "float32"),
+        ("ema", "fedavg", "all", "bfloat16"),
+        pytest.param("ema", "fedgen", "predictor", "float32", marks=pytest.mark.slow),
+        pytest.param("batch", "fedavg", "predictor", "bfloat16", marks=pytest.mark.slow),
+        pytest.param("batch", "fedgen", "all", "float32", marks=pytest.mark.slow),
     ],
 )
-def test_rounds_of_a_simulation(mode: Mode, algorithm: str, share: str) -> None:
+def test_rounds_of_a_simulation(mode: Mode, algorithm: str, share: str, precision: str) -> None:
     model = fedgen.from_equinox(lambda key: Net(key, mode=mode), sample=(8, 8, 1))
     options = {key: value for key, value in SMALL.items() if "." in key and not key.startswith("model")}
     settings = {key: value for key, value in SMALL.items() if "." not in key and key not in ("dataset", "model")}
-    settings |= {"rounds": 2, "share": share}
+    settings |= {"rounds": 2, "share": share, "precision": precision}
     (row,) = fedgen.simulate(algorithm, data=small_data(), model=model, options=options, **settings)["results"]
     assert len(row["curve"]) == 2
     assert not row.get("diverged_at")

@@ -1,6 +1,7 @@
 """Networks of Flax: the same outputs, gradients and statistics as Flax itself gives, and two rounds of a simulation."""
 
 import doctest
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -205,15 +206,96 @@ def test_two_modules() -> None:
     assert model.random
 
 
+def types_of_products(traced: Any) -> set[str]:
+    return set(re.findall(r":(\w+)\[[\d,]*\] = (?:dot_general|conv_general_dilated)\[", str(traced)))
+
+
 @pytest.mark.parametrize("network", [Linen(), made], ids=["linen", "nnx"])
 def test_parameters_in_bfloat16_compute_in_bfloat16(network: Any) -> None:
     model = fedgen.from_flax(network, sample=X[0])
     params, statistics = model.init(KEY)
     half = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
     x = X.astype(jnp.bfloat16)
-    z, new = jax.eval_shape(lambda p: model.extract(p, statistics, x, True, KEY), half.extractor)
-    assert z.dtype == jax.eval_shape(model.predict, half.predictor, z).dtype == jnp.bfloat16
-    assert {a.dtype for a in jax.tree.leaves(new)} == {jnp.dtype(jnp.float32)}
+    extracted = jax.make_jaxpr(lambda p: model.extract(p, statistics, x, True, KEY))(half.extractor)
+    predicted = jax.make_jaxpr(model.predict)(half.predictor, jnp.zeros((6, 5), jnp.bfloat16))
+    assert types_of_products(extracted) == types_of_products(predicted) == {"bf16"}
+    assert {a.dtype for a in (*extracted.out_avals, *predicted.out_avals)} == {jnp.dtype(jnp.float32)}
+
+
+class MixedLinen(nn.Module):
+    """As in `types`: what its layers compute in, and what they have their parameters in; and the head's own."""
+
+    types: dict[str, Any]
+    head: dict[str, Any]
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        x = nn.Conv(3, (3, 3), strides=2, **self.types)(x)
+        x = nn.relu(nn.BatchNorm(use_running_average=not train, **self.types)(x))
+        return nn.Dense(4, **self.head)(nn.relu(nn.Dense(5, **self.types)(x.reshape(len(x), -1))))
+
+
+class MixedNnx(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs, types: dict[str, Any], head: dict[str, Any]) -> None:
+        self.conv = nnx.Conv(1, 3, (3, 3), strides=2, rngs=rngs, **types)
+        self.hidden, self.head = nnx.Linear(48, 5, rngs=rngs, **types), nnx.Linear(5, 4, rngs=rngs, **head)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.head(nnx.relu(self.hidden(nnx.relu(self.conv(x)).reshape(len(x), -1))))
+
+
+HALF = jnp.bfloat16
+MIXED = [
+    ({}, {"dtype": HALF}),
+    ({"dtype": HALF}, {}),
+    ({"dtype": HALF}, {"dtype": HALF}),
+    ({"param_dtype": HALF}, {"param_dtype": HALF}),
+    ({"dtype": jnp.float16, "param_dtype": jnp.float16}, {"dtype": HALF, "param_dtype": HALF}),
+]
+
+
+@pytest.mark.parametrize(("types", "head"), MIXED)
+def test_linen_in_half_precision_gives_what_flax_gives_and_trains_in_float32(types: Any, head: Any) -> None:
+    module = MixedLinen(types, head)
+    model = fedgen.from_flax(module, sample=X[0])
+    params, statistics = model.init(KEY)
+    variables = module.init(KEY, X, False)
+    jax.tree.map(
+        np.testing.assert_array_equal, unflatten_dict(model.state_dict(params, statistics), sep="/"), variables
+    )
+    of_theirs, of_ours = (
+        {name: a.dtype for name, a in named.items()}
+        for named in (flat(variables), model.state_dict(params, statistics))
+    )
+    assert of_ours == of_theirs, "as apply takes them"
+    assert_trains_in_float32(model, module.apply(variables, X, False))
+
+
+@pytest.mark.parametrize(("types", "head"), MIXED)
+def test_nnx_in_half_precision_gives_what_flax_gives_and_trains_in_float32(types: Any, head: Any) -> None:
+    model = fedgen.from_flax(lambda key: MixedNnx(nnx.Rngs(key), types, head), sample=X[0])
+    assert_trains_in_float32(model, MixedNnx(nnx.Rngs(KEY), types, head)(X))
+
+
+def assert_trains_in_float32(model: fedgen.Model, logits: jax.Array) -> None:
+    params, statistics = model.init(KEY)
+    z, _ = model.extract(params.extractor, statistics, X, False)
+    ours = model.predict(params.predictor, z)
+    np.testing.assert_array_equal(ours, logits.astype(jnp.float32))
+    _, new = model.extract(params.extractor, statistics, X, True)
+    gradient = jax.grad(whole(model, True), has_aux=True)(params, statistics)[0]
+    kept = jax.tree.leaves((params, statistics, z, ours, new, gradient))
+    assert {a.dtype for a in kept} == {jnp.dtype(jnp.float32)}
+
+
+def test_two_modules_in_half_precision() -> None:
+    first = nn.Sequential([lambda x: x.reshape(len(x), -1), nn.Dense(5, dtype=HALF, param_dtype=HALF)])
+    second = nn.Dense(4, param_dtype=HALF)  # which computes in the type of what it gets
+    model = fedgen.from_flax(first, second, sample=X[0])
+    params, statistics = model.init(KEY)
+    variables = unflatten_dict(model.state_dict(params, statistics), sep="/")
+    assert {a.dtype for a in jax.tree.leaves(variables)} == {jnp.dtype(HALF)}
+    assert_trains_in_float32(model, second.apply(variables["predictor"], first.apply(variables["extractor"], X)))
 
 
 def test_a_convolution_stays_one() -> None:
@@ -223,6 +305,67 @@ def test_a_convolution_stays_one() -> None:
     assert [e.primitive.name for e in traced.eqns].count("conv_general_dilated") == 1
     alone = jax.make_jaxpr(model.predict)(params.predictor, jnp.zeros((6, 5)))
     assert "conv_general_dilated" not in str(alone), "the predictor is traced without the extractor"
+
+
+class Recurrent(nnx.Module):
+    """Layers within a transform, which cannot be watched."""
+
+    def __init__(self, rngs: nnx.Rngs, head: bool = True, each: bool = False) -> None:
+        self.first = nnx.Linear(8, 8, rngs=rngs)
+        self.rnn = nnx.RNN(nnx.GRUCell(8, 5, rngs=rngs))
+        self.head = nnx.Linear(5, 4, rngs=rngs) if head else None
+        self.each = each
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.rnn(self.first(x[..., 0]))
+        if self.each:
+            return self.head(x).mean(1)
+        x = x[:, -1]
+        return self.head(x) if self.head is not None else x[:, :4]
+
+
+def test_a_network_with_a_recurrent_layer_is_split_at_the_layer_after_it() -> None:
+    model = fedgen.from_flax(lambda key: Recurrent(nnx.Rngs(key)), sample=X[0])
+    params, statistics = model.init(KEY)
+    assert set(params.predictor) == {"head.kernel", "head.bias"}
+    z, _ = model.extract(params.extractor, statistics, X, False)
+    np.testing.assert_allclose(model.predict(params.predictor, z), Recurrent(nnx.Rngs(KEY))(X), rtol=1e-5, atol=1e-6)
+
+
+class Sowing(nn.Module):
+    """Gives more than its logits; nothing here takes it."""
+
+    collection: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(5)(x.reshape(len(x), -1)))
+        self.sow(self.collection, "size", (x**2).mean())
+        return nn.Dense(4)(x)
+
+
+class SowingNnx(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.norm, self.head = nnx.BatchNorm(64, rngs=rngs), nnx.Linear(64, 4, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.norm(x.reshape(len(x), -1))
+        self.sow(nnx.Intermediate, "size", (x**2).mean())
+        return self.head(x)
+
+
+@pytest.mark.filterwarnings("ignore:Using 'Module.sow")  # nnx is to have another way
+@pytest.mark.parametrize("network", [Sowing("intermediates"), Sowing("losses"), lambda key: SowingNnx(nnx.Rngs(key))])
+def test_what_a_module_sows_is_left_out(network: Any) -> None:
+    model = fedgen.from_flax(network, sample=X[0])
+    params, statistics = model.init(KEY)
+    assert len(statistics) == 2
+    for train in (False, True):
+        z, new = model.extract(params.extractor, statistics, X, train)
+        assert new.keys() == statistics.keys()
+    if isinstance(network, Sowing):
+        logits, _ = network.apply(network.init(KEY, X, False), X, True, mutable=["batch_stats"])
+        np.testing.assert_allclose(model.predict(params.predictor, z), logits, rtol=1e-5, atol=1e-6)
 
 
 SCALE = "WeightNorm_1/head/kernel/scale"
@@ -332,6 +475,15 @@ class Late(nn.Module):
         (Linen(), None, 8, r"sample is 8; give the shape of one sample"),
         (made, "hat", (8, 8, 1), "has no layer 'hat'; its layers are .*layers.1"),
         (made, "conv", (8, 8, 1), r"what layer 'conv' gets is an array of shape \(2, 8, 8, 1\)"),
+        (Recurrent(nnx.Rngs(0), False), None, (8, 8, 1), 'ends with layers within a transform .* as predictor="head"'),
+        (Recurrent(nnx.Rngs(0)), "rnn.cell.dense_h", (8, 8, 1), r"calls layer 'rnn.cell.dense_h' where .* transform"),
+        (
+            Recurrent(nnx.Rngs(0), each=True),
+            None,
+            (8, 8, 1),
+            r"what layer 'head' gets is an array of shape \(2, 8, 5\)",
+        ),
+        (Recurrent(nnx.Rngs(0)), None, (7, 7, 1), r"Recurrent does not take samples of shape \(7, 7, 1\) of float32: "),
     ],
 )
 def test_what_cannot_be_split_is_said_in_a_sentence(module: Any, layer: str | None, sample: Any, message: str) -> None:
@@ -345,6 +497,8 @@ def test_what_cannot_be_split_is_said_in_a_sentence(module: Any, layer: str | No
     [
         pytest.param(Linen(), "fedgen", "all", id="linen-fedgen-all", marks=pytest.mark.slow),
         pytest.param(Linen(), "fedavg", "predictor", id="linen-fedavg-predictor", marks=pytest.mark.slow),
+        pytest.param(MixedLinen(*MIXED[-1]), "fedavg", "all", id="linen-half-fedavg-all"),
+        pytest.param(MixedLinen(*MIXED[2]), "fedgen", "all", id="linen-half-fedgen-all", marks=pytest.mark.slow),
         pytest.param(made, "fedgen", "predictor", id="nnx-fedgen-predictor", marks=pytest.mark.slow),
         pytest.param(made, "fedavg", "all", id="nnx-fedavg-all"),
     ],

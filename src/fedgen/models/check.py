@@ -32,12 +32,14 @@ def check_model(task: Task) -> None:
         found = jax.eval_shape(lambda *a: model.extract(*a, False), params.extractor, statistics, x)
         trained = jax.eval_shape(model.extract_in_training, params.extractor, statistics, x, key)
     z = _checked_features(found, statistics, "extract")
+    _check_type(z, "extract gives features", "z.astype(jnp.float32)")
     if _form(_checked_features(trained, statistics, "extract in training")) != _form(z):
         raise FedgenError("the model's extract gives features of another shape or type in training than in evaluation")
     with saying(f"the model's predict does not take features of shape {z.shape[1:]}"):
         logits = jax.eval_shape(model.predict, params.predictor, z)
     if not is_floating(logits) or logits.ndim != 2 or len(logits) != _BATCH:
         raise FedgenError(f"the model's predict gives {described(logits)}; it must give a number for each class")
+    _check_type(logits, "predict gives logits", "logits.astype(jnp.float32)")
     if logits.shape[1] != task.classes:
         raise FedgenError(
             f"the model has {logits.shape[1]} outputs and the data {task.classes} classes; they must be as many"
@@ -53,7 +55,14 @@ def _checked_start(made: Any) -> tuple[Params, Tree]:
             raise FedgenError(f"the model's {what} include {described(wrong[0])}; all must be floating-point arrays")
     if not jax.tree.leaves(made[0]):
         raise FedgenError("the model has no parameters, so there is nothing to train")
+    for a in jax.tree.leaves(made[0]):
+        _check_type(a, "init gives parameters", "a.astype(jnp.float32), and round them in extract and predict")
     return made
+
+
+def _check_type(a: Any, what: str, right: str) -> None:
+    if a.dtype != jnp.float32:
+        raise FedgenError(f"the model's {what} of {a.dtype}; they must be of float32: give {right}")
 
 
 def _checked_features(found: Any, statistics: Tree, what: str) -> Any:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -36,6 +37,8 @@ def equinox_network(given: Any) -> Network:
         return {**own, **dict(zip(states, jax.tree.leaves(state), strict=True))}
 
     numbers = sort_numbers(everything, lambda name: name not in states)
+    averages = _averages(form)  # of BatchNorm, which gets float32 in every network
+    numbers = numbers._replace(types={name: own for name, own in numbers.types.items() if name not in averages})
 
     def run(
         parameters: Named, state: Named, x: Array, train: bool, key: Array, watch: Sequence[str] = (), z: Any = None
@@ -54,18 +57,19 @@ def equinox_network(given: Any) -> Network:
                 got.append(given)
                 return given if z is None else z
 
-            watched = _watched(module, watch, note, kind, layers)
+            watched = _watched(_with_norms_in_float32(module), watch, note, kind, layers)
             output, after = _called(watched, module, x, held, key, train, bool(states))
             return output, after, got[0] if len(watch) == 1 and got else None
 
         batched = jax.vmap(one, in_axes=(None, 0, 0, 0), out_axes=(0, None, 0), axis_name=axis)
-        arrays = {**numbers.constants, **parameters, **state}
+        arrays = numbers.together(parameters, state)
         output, after, seen = _traced_apart(batched, arrays, x, jax.random.split(key, x.shape[0]), z)
         new = dict(zip(states, jax.tree.leaves(after), strict=True))
         return Ran(output, {name: new[name] for name in state}, called, seen)
 
     layers = dict.fromkeys(name.rpartition(".")[0] for name in numbers.parameters)
-    return Network(kind, init_of(everything, numbers), run, tuple(layers), _never_negative(form, states))
+    variances = _never_negative(form, states)
+    return Network(kind, init_of(everything, numbers), run, tuple(layers), variances, numbers.types)
 
 
 def _traced_apart(f: Callable[..., Any], *arguments: Any) -> Any:
@@ -108,6 +112,27 @@ def _called(
     has = inspect.signature(module.__call__).parameters
     options = mode_arguments(module.__call__, train) | ({"key": key} if "key" in has else {})
     return call(x, state, **options) if stateful else (call(x, **options), state)
+
+
+class _Norm(eqx.nn.BatchNorm):
+    """BatchNorm in float32, which gives the type that it gets; by itself it compares averages of two types."""
+
+    def __call__(self, x: Array, state: eqx.nn.State, **options: Any) -> tuple[Array, eqx.nn.State]:
+        """Normalise."""
+        y, state = super().__call__(x.astype(jnp.float32), state, **options)
+        return y.astype(x.dtype), state
+
+
+def _with_norms_in_float32(module: Any) -> Any:
+    def changed(part: Any) -> Any:
+        if type(part) is not eqx.nn.BatchNorm:
+            return part
+        norm = object.__new__(_Norm)  # of the same fields; a new one would be initialised
+        for field in fields(part):
+            object.__setattr__(norm, field.name, getattr(part, field.name))
+        return norm
+
+    return jax.tree.map(changed, module, is_leaf=lambda part: isinstance(part, eqx.nn.BatchNorm))
 
 
 class _Noting(eqx.nn.StatefulLayer):
@@ -176,9 +201,18 @@ def _norms(module: Any) -> dict[str, eqx.nn.BatchNorm]:
 
 def _never_negative(module: Any, states: Sequence[str]) -> tuple[str, ...]:
     """The variances of BatchNorm, and in mode "batch" its counter, by which the sum of variances is divided."""
-    own = ("ema_state_index.1", "batch_state_index.1", "batch_counter")
-    names = {".".join(filter(None, [norm, name])) for norm in _norms(module) for name in own}
+    names = _of_norms(module, "ema_state_index.1", "batch_state_index.1", "batch_counter")
     return tuple(name for name in states if name in names)
+
+
+def _averages(module: Any) -> set[str]:
+    """The running means and variances of BatchNorm."""
+    return _of_norms(module, *(f"{mode}_state_index.{place}" for mode in ("ema", "batch") for place in (0, 1)))
+
+
+def _of_norms(module: Any, *own: str) -> set[str]:
+    """The state that each BatchNorm layer has by these names, by the network's names."""
+    return {".".join(filter(None, [norm, name])) for norm in _norms(module) for name in own}
 
 
 def _batch_axis(module: Any) -> Any:

@@ -28,7 +28,8 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
     paths: dict[str, tuple[str, ...]] = {}  # name -> where it is: WeightNorm's own names have a "/", too
 
     def flat(variables: Any) -> Named:
-        found = flatten_dict(nn.unbox(variables))
+        # What a module sows, in whatever collection, is a tuple of what it gave, and no number of the network.
+        found = {path: a for path, a in flatten_dict(nn.unbox(variables)).items() if not isinstance(a, tuple)}
         paths.update({"/".join(path): path for path in found})
         return {"/".join(path): a for path, a in found.items()}
 
@@ -68,8 +69,7 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
                 arguments, named = first_changed(note, arguments, named)
             return call(*arguments, **named)
 
-        named = {**numbers.constants, **parameters, **state}
-        variables = unflatten_dict({paths[name]: a for name, a in named.items()})
+        variables = unflatten_dict({paths[name]: a for name, a in numbers.together(parameters, state).items()})
         # Whatever a module draws with ("dropout", or any other name), linen takes this key where there is no other.
         options = {"rngs": {"params": key}, "mutable": changing} if train else {"mutable": False}
         with nn.intercept_methods(intercept):
@@ -79,4 +79,4 @@ def linen_network(module: nn.Module, sample: Any) -> Network:
         return Ran(output, {name: after[name] for name in state}, called, got[0] if len(watch) == 1 and got else None)
 
     layers = dict.fromkeys(".".join(paths[name][1:-1]) for name in numbers.parameters)
-    return Network(kind, init_of(everything, numbers), run, tuple(layers), tuple(variances))
+    return Network(kind, init_of(everything, numbers), run, tuple(layers), tuple(variances), numbers.types)

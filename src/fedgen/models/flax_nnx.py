@@ -53,17 +53,18 @@ def nnx_network(make: Callable[[Array], nnx.Module]) -> Network:
             got.append(given)
             return given if z is None else z
 
-        values = {**numbers.constants, **parameters, **state, **_begun(streams, leaves, key)}
+        values = {**numbers.together(parameters, state), **_begun(streams, leaves, key)}
         filled = {p: _filled(leaf, values[_name(p)]) for p, leaf in leaves.items()}
         network = nnx.merge(graphs[train], nnx.from_flat_state(filled))
         _keep_type(network)
         with _watching(network, watch, note, kind) as call:
             output = call(x, **mode_arguments(network.__call__, train))
-        after = {_name(p): _value(leaf) for p, leaf in _flat(network)}
-        return Ran(output, {name: after[name] for name in state}, called, got[0] if len(watch) == 1 and got else None)
+        after = {_name(p): leaf for p, leaf in _flat(network)}  # with what the module sows
+        new = {name: _value(after[name]) for name in state}
+        return Ran(output, new, called, got[0] if len(watch) == 1 and got else None)
 
     layers = dict.fromkeys(name.rpartition(".")[0] for name in numbers.parameters)
-    return Network(kind, init_of(everything, numbers), run, tuple(layers), variances)
+    return Network(kind, init_of(everything, numbers), run, tuple(layers), variances, numbers.types)
 
 
 class _Noting:

@@ -40,6 +40,7 @@ class Network(NamedTuple):
     run: Callable[..., Ran]
     layers: tuple[str, ...]  # those that have parameters of their own
     never_negative: tuple[str, ...] = ()  # those of the state: variances of BatchNorm
+    types: Mapping[str, Any] = {}  # of the numbers that it does not have in float32, in which they are kept here
 
 
 class Numbers(NamedTuple):
@@ -48,6 +49,11 @@ class Numbers(NamedTuple):
     parameters: tuple[str, ...]  # trained
     state: tuple[str, ...]  # changed by the network itself: BatchNorm's statistics, counters
     constants: Named  # other whole numbers and random keys: those that the network starts with
+    types: Mapping[str, Any]  # of the floating-point ones that the network does not have in float32
+
+    def together(self, parameters: Named, state: Named) -> dict[str, Array]:
+        """All arrays of the network, as it has them: parameters and state are kept in float32 here."""
+        return {**self.constants, **in_own_types({**parameters, **state}, self.types)}
 
 
 def sort_numbers(everything: Callable[[Array], Named], is_trained: Callable[[str], bool]) -> Numbers:
@@ -58,14 +64,15 @@ def sort_numbers(everything: Callable[[Array], Named], is_trained: Callable[[str
     values = jax.jit(lambda key: {name: everything(key)[name] for name in constant})(key) if constant else {}
     rest = [name for name in forms if name not in values]
     trained = tuple(name for name in rest if is_trained(name))
-    return Numbers(trained, tuple(name for name in rest if name not in trained), values)
+    types = {n: forms[n].dtype for n in rest if _is_floating(forms[n]) and forms[n].dtype != jnp.float32}
+    return Numbers(trained, tuple(name for name in rest if name not in trained), values, types)
 
 
 def init_of(everything: Callable[[Array], Named], numbers: Numbers) -> Callable[[Array], tuple[Named, Named]]:
-    """key -> parameters, state."""
+    """key -> parameters, state; in float32 whatever the network has, for small steps would not change bfloat16."""
 
     def init(key: Array) -> tuple[Named, Named]:
-        made = everything(key)
+        made = {name: in_float32(a) for name, a in everything(key).items()}
         return {name: made[name] for name in numbers.parameters}, {name: made[name] for name in numbers.state}
 
     return init
@@ -105,7 +112,7 @@ def stored(state: Named) -> dict[str, Array]:
     Counters and flags (Equinox's BatchNorm has them) become small float32 numbers: by how much they change in a round
     must not count in the length of an update.
     """
-    return {name: a if _is_floating(a) else a.astype(jnp.float32) * _UNIT for name, a in state.items()}
+    return {name: in_float32(a) if _is_floating(a) else a.astype(jnp.float32) * _UNIT for name, a in state.items()}
 
 
 def restored(statistics: Named, forms: Named) -> dict[str, Array]:
@@ -126,6 +133,22 @@ def zeros(forms: Mapping[str, Any], like: Named) -> dict[str, Array]:
     """Arrays that are not at hand and whose values do not matter, floating-point ones of the type of those that are."""
     kept = next(iter(like.values())).dtype if like else jnp.float32
     return {n: jnp.zeros(form.shape, kept if _is_floating(form) else form.dtype) for n, form in forms.items()}
+
+
+def in_float32(a: Array) -> Array:
+    """Floating-point numbers in float32, others as they are."""
+    a = jnp.asarray(a)  # a parameter may be a number of Python's
+    return a.astype(jnp.float32) if _is_floating(a) else a
+
+
+def in_own_type(a: Array, own: Any) -> Array:
+    """An array as a network has it, which may compute in bfloat16 there; where it does not, as it is."""
+    return a if own == jnp.float32 else a.astype(own)
+
+
+def in_own_types(named: Named, types: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays as the network has them."""
+    return {name: in_own_type(a, types.get(name, jnp.float32)) for name, a in named.items()}
 
 
 def first_changed(

@@ -10,7 +10,19 @@ from jax.extend.core import Jaxpr, Var, jaxpr_as_fun
 from fedgen.core.contract import Array, Model, Params, Tree
 from fedgen.errors import FedgenError
 from fedgen.models.check import saying, vectors
-from fedgen.models.network import Named, Network, as_numpy, as_statistics, form_of, restored, stored, zeros
+from fedgen.models.network import (
+    Named,
+    Network,
+    as_numpy,
+    as_statistics,
+    form_of,
+    in_float32,
+    in_own_type,
+    in_own_types,
+    restored,
+    stored,
+    zeros,
+)
 
 
 def split(network: Network, sample: Any, layer: str | None) -> Model:
@@ -19,8 +31,7 @@ def split(network: Network, sample: Any, layer: str | None) -> Model:
     x = jax.ShapeDtypeStruct((2, *form.shape), form.dtype)
     with saying(f"{network.kind} does not take samples of shape {form.shape} of {form.dtype}"):
         forms = jax.eval_shape(network.init, key)
-        at = _last_layer(network, forms, x) if layer is None else layer
-        cut = _divide(network, forms, x, at)
+        cut = _divide_at_last(network, forms, x) if layer is None else _divide(network, forms, x, layer)
     missing = {name: a for name, a in forms[0].items() if name in cut.predictor}
     present = {name: a for name, a in forms[0].items() if name not in cut.predictor}
 
@@ -30,23 +41,23 @@ def split(network: Network, sample: Any, layer: str | None) -> Model:
 
     def extract(params: Tree, statistics: Tree, x: Array, train: bool, key: Array | None = None) -> tuple[Array, Tree]:
         whole = {**params, **zeros(missing, params)}
-        ran = network.run(whole, restored(statistics, forms[1]), x, train, _or_any(key), (at,))
+        ran = network.run(whole, restored(statistics, forms[1]), x, train, _or_any(key), (cut.layer,))
         assert ran.z is not None
-        return ran.z, stored(ran.state) if train else statistics
+        return in_float32(ran.z), stored(ran.state) if train else statistics
 
     def from_layer_on(params: Tree, z: Array) -> Array:
         # What comes before the layer is computed from zeros, and z put in its place.
         whole = {**zeros(present, params), **params}
         nothing = zeros({"x": jax.ShapeDtypeStruct((z.shape[0], *form.shape), form.dtype)}, params)["x"]
         state = {name: jnp.zeros(a.shape, a.dtype) for name, a in forms[1].items()}
-        return network.run(whole, state, nothing, False, _or_any(None), (at,), z).output
+        return network.run(whole, state, nothing, False, _or_any(None), (cut.layer,), z).output
 
     def predict(params: Tree, z: Array) -> Array:
-        found: Array = _only_what_is_needed(from_layer_on, params, z)
-        return found
+        return in_float32(_only_what_is_needed(from_layer_on, params, in_own_type(z, cut.type)))
 
     def state_dict(params: Params, statistics: Tree) -> dict[str, Any]:
-        return as_numpy({**(params.extractor or {}), **(params.predictor or {}), **restored(statistics, forms[1])})
+        kept = {**(params.extractor or {}), **(params.predictor or {}), **restored(statistics, forms[1])}
+        return as_numpy(in_own_types(kept, network.types))
 
     return Model(init, extract, predict, cut.random, state_dict, never_negative=as_statistics(network.never_negative))
 
@@ -73,15 +84,16 @@ def joined(extractor: Network, predictor: Callable[[jax.ShapeDtypeStruct], Netwo
 
     def extract(params: Tree, statistics: Tree, x: Array, train: bool, key: Array | None = None) -> tuple[Array, Tree]:
         ran = extractor.run(params, restored(statistics, first[1]), x, train, _or_any(key))
-        return ran.output, stored(ran.state) if train else statistics
+        return in_float32(ran.output), stored(ran.state) if train else statistics
 
-    def predict(params: Tree, z: Array) -> Array:
-        return last.run(params, {}, z, False, _or_any(None)).output
+    def predict(params: Tree, given: Array) -> Array:
+        return in_float32(last.run(params, {}, in_own_type(given, z.dtype), False, _or_any(None)).output)
 
     def state_dict(params: Params, statistics: Tree) -> dict[str, Any]:
+        kept = {**(params.extractor or {}), **restored(statistics, first[1])}
         parts = {
-            "extractor": {**(params.extractor or {}), **restored(statistics, first[1])},
-            "predictor": params.predictor or {},
+            "extractor": in_own_types(kept, extractor.types),
+            "predictor": in_own_types(params.predictor or {}, last.types),
         }
         return as_numpy({f"{part}/{name}": a for part, named in parts.items() for name, a in named.items()})
 
@@ -89,27 +101,79 @@ def joined(extractor: Network, predictor: Callable[[jax.ShapeDtypeStruct], Netwo
 
 
 class _Cut(NamedTuple):
+    layer: str
+    type: Any  # of what the layer gets
     predictor: tuple[str, ...]  # the parameters that are used from the layer on
     random: bool  # whether what comes before it draws in training
 
 
-def _last_layer(network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruct) -> str:
+def _divide_at_last(network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruct) -> _Cut:
+    """The cut at the last layer that has parameters."""
+    try:
+        called = _called(network, forms, x, False, network.layers)
+    except FedgenError:
+        raise
+    except Exception:  # of any type: a framework's transform does not take a layer that is watched
+        _called(network, forms, x, False)  # raises where it is the network itself that fails
+        return _divide_outside_transforms(network, forms, x)
+    if not called:
+        raise FedgenError(f"{network.kind} has no layer with parameters, so there is nothing to train")
+    return _divide(network, forms, x, called[-1])
+
+
+def _divide_outside_transforms(network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruct) -> _Cut:
+    """The cut at the last layer that has parameters, if no layer within a transform follows it."""
+    outside = [layer for layer in network.layers if _can_be_watched(network, forms, x, layer)]
+    if called := _called(network, forms, x, False, outside):
+        used = _used_since(network, forms, x, called[-1], _given(network, forms, x, called[-1]), False)[0]
+        if {name.rpartition(".")[0] for name in used if used[name]}.issubset(outside):
+            return _divide(network, forms, x, called[-1])
+    raise FedgenError(
+        f"{network.kind} ends with layers within a transform (as nnx.RNN and nnx.scan), where it cannot be split; name"
+        ' the layer at which to split, as predictor="head", or give the predictor as a second network'
+    )
+
+
+def _called(
+    network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruct, train: bool, watch: Sequence[str] = ()
+) -> list[str]:
+    """Which of the watched layers are called, in this order."""
     called: list[str] = []
 
     def run(parameters: Named, state: Named, x: Array) -> Array:
-        ran = network.run(parameters, state, x, False, _or_any(None), network.layers)
+        ran = network.run(parameters, state, x, train, _or_any(None), watch)
         called.extend(ran.called)
         return ran.output
 
     jax.eval_shape(run, *forms, x)
-    if not called:
-        raise FedgenError(f"{network.kind} has no layer with parameters, so there is nothing to train")
-    return called[-1]
+    return called
+
+
+def _can_be_watched(network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruct, layer: str) -> bool:
+    try:
+        _called(network, forms, x, False, (layer,))
+    except Exception:  # of any type, from the framework: the network takes x where the layer is not watched
+        return False
+    return True
 
 
 def _divide(network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruct, layer: str) -> _Cut:
     """What is used before a layer and what from it on, after checking that the layer divides the network."""
-    key = jax.random.key(0)
+    z = vectors(_given(network, forms, x, layer), f"what layer '{layer}' gets")
+    before = _used(_until(network, layer), *forms, x, jax.random.key(0))
+    training, evaluating = (_used_since(network, forms, x, layer, z, train) for train in (True, False))
+    where = f"the part of {network.kind} from layer '{layer}' on"
+    if training[2] or evaluating[2]:
+        raise FedgenError(f"{where} also uses what comes before it; split it at another layer")
+    _check_predictor(where, [name for name in forms[1] if training[1][name] or evaluating[1][name]], training[3])
+    after = [name for name in forms[0] if training[0][name] or evaluating[0][name]]
+    if both := [name for name in after if before[0][name]]:
+        raise FedgenError(f"parameter '{both[0]}' is used before layer '{layer}' and after; split at another layer")
+    return _Cut(layer, z.dtype, tuple(after), before[3])
+
+
+def _until(network: Network, layer: str) -> Callable[..., tuple[Array | None, Named]]:
+    """A function of parameters, state, x and a key: what the layer gets in training, and the new state."""
 
     def until(parameters: Named, state: Named, x: Array, key: Array) -> tuple[Array | None, Named]:
         ran = network.run(parameters, state, x, True, key, (layer,))
@@ -120,24 +184,32 @@ def _divide(network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruc
             )
         return ran.z, ran.state
 
-    z = vectors(jax.eval_shape(until, *forms, x, key)[0], f"what layer '{layer}' gets")
-    before = _used(until, *forms, x, key)
+    return until
 
-    def since(train: bool) -> tuple[Any, ...]:
-        def run(parameters: Named, state: Named, x: Array, key: Array, z: Array) -> Array:
-            return network.run(parameters, state, x, train, key, (layer,), z).output
 
-        return _used(run, *forms, x, key, z)
+def _given(network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruct, layer: str) -> Any:
+    """The form of what a layer gets."""
+    try:
+        return jax.eval_shape(_until(network, layer), *forms, x, jax.random.key(0))[0]
+    except FedgenError:
+        raise
+    except Exception as error:  # of any type, from the framework
+        _called(network, forms, x, True)  # raises where it is the network itself that fails
+        raise FedgenError(
+            f"{network.kind} calls layer '{layer}' where a network cannot be split, as within a transform (a scan,"
+            " nnx.RNN); name a layer that is outside"
+        ) from error
 
-    training, evaluating = since(True), since(False)
-    where = f"the part of {network.kind} from layer '{layer}' on"
-    if training[2] or evaluating[2]:
-        raise FedgenError(f"{where} also uses what comes before it; split it at another layer")
-    _check_predictor(where, [name for name in forms[1] if training[1][name] or evaluating[1][name]], training[3])
-    after = [name for name in forms[0] if training[0][name] or evaluating[0][name]]
-    if both := [name for name in after if before[0][name]]:
-        raise FedgenError(f"parameter '{both[0]}' is used before layer '{layer}' and after; split at another layer")
-    return _Cut(tuple(after), before[3])
+
+def _used_since(
+    network: Network, forms: tuple[Named, Named], x: jax.ShapeDtypeStruct, layer: str, z: Any, train: bool
+) -> tuple[Any, ...]:
+    """Which of parameters, state, x and the key are used from a layer on, which gets z."""
+
+    def since(parameters: Named, state: Named, x: Array, key: Array, z: Array) -> Array:
+        return network.run(parameters, state, x, train, key, (layer,), z).output
+
+    return _used(since, *forms, x, jax.random.key(0), z)
 
 
 def _check_predictor(what: str, state: Sequence[str], random: bool) -> None:
