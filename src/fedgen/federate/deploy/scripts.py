@@ -13,7 +13,7 @@ from fedgen.files import write_whole
 # Modules that run Flower's commands; they do not import JAX, for which neither has any use.
 _SUPERNODE, _SUPERLINK = "fedgen.federate.site.supernode", "fedgen.federate.gate.superlink"
 DIRECT = ("127.0.0.1", "localhost")  # what no proxy is asked for
-_CONNECTION = "fedgen.federate.deploy.connection"  # lets Flower's configuration name the certificate that is here now
+_CORRECTION = "fedgen.federate.deploy.connection"  # lets Flower's configuration name the certificate that is here now
 PORT_VARIABLE = "FEDGEN_PORT"  # the port that a SuperNode listens on; it must differ where several run on one machine
 DEFAULT_PORT = 9094
 _QUIET = """\
@@ -97,7 +97,7 @@ def write_scripts(folders: Folders, sites: list[str], endpoints: Endpoints) -> N
         folders.server / "run.sh",
         "Start a run, or resume the one of this name: run.sh [NAME]. Its folder is runs/NAME.",
         f"""\
-        python3 -P -m {_CONNECTION} || exit
+        python3 -P -m {_CORRECTION} || exit
         exec flwr run ../{APP} {CONNECTION} --run-config "run=\\"${{1:-run}}\\""
         """,
     )
